@@ -1,0 +1,80 @@
+/*
+ * The forward pass of one step: a batch of tokens from any number of sequences, prefill and decode mixed.
+ *
+ * For every token: embedding; per layer: norm, attention over the paged cache, gate logits -> route plan ->
+ * dispatch -> combine (+ shared expert); final norm; and logits for the rows asked for. A token's result
+ * depends on its own sequence only, never on who shares the batch. One owner: the engine thread; compute
+ * is spread over the pool. Nothing here allocates or locks after creation.
+ */
+#ifndef EK_ENGINE_FORWARD_H
+#define EK_ENGINE_FORWARD_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "engine/kv.h"
+#include "expert/dispatch.h"
+#include "kernels/kernels.h"
+#include "model/desc.h"
+#include "route/route.h"
+#include "sys/pool.h"
+#include "telemetry/experts.h"
+
+typedef struct ek_forward ek_forward;
+
+/** One sequence's part of a batch: n_tokens consecutive positions starting at seq->n_tokens. */
+typedef struct ek_batch_seq {
+    ek_kv_seq *kv; /* room for the new positions is reserved; n_tokens is advanced by the run */
+    const int32_t *tokens; /* (n_tokens) ids */
+    int32_t n_tokens;
+    bool wants_logits; /* of its last token */
+    uint64_t *
+        expert_seen; /* bitmap (n_layers * n_experts) of the request, or NULL: which experts it has met */
+} ek_batch_seq;
+
+typedef struct ek_batch {
+    const ek_batch_seq *seqs;
+    int32_t n_seqs;
+} ek_batch;
+
+typedef struct ek_forward_params {
+    const ek_model *model; /* all borrowed until destroy */
+    const ek_kernels *kernels;
+    ek_sys_pool *pool;
+    ek_kv *kv;
+    ek_router *router;
+    ek_dispatcher *dispatcher;
+    ek_expert_stats *stats;   /* NULL: not counted */
+    int32_t batch_tokens_max; /* most tokens of one run */
+    int32_t context_tokens;   /* highest position + 1 */
+    int32_t logits_rows_max;  /* most sequences that want logits in one run */
+} ek_forward_params;
+
+/** @return EK_OK; EK_ENOMEM */
+EK_MUST ek_status ek_engine_forward_create(const ek_forward_params *params,
+                                           ek_forward **out_forward, ek_err *err);
+void ek_engine_forward_destroy(ek_forward *forward);
+
+/** Bytes that create will take (activations, step arena), for the memory check before loading. */
+int64_t ek_engine_forward_bytes(const ek_forward_params *params);
+
+/**
+ * Run one step.
+ * @param out_logits (number of seqs with wants_logits, n_vocab) f32 in the order of seqs
+ * @return EK_OK; EK_EPEER a dispatcher failed (no KV position was advanced); EK_EINVAL the batch exceeds its limits
+ */
+EK_MUST ek_status ek_engine_forward_run(ek_forward *forward, const ek_batch *batch,
+                                        float *out_logits);
+
+/** As run, for one sequence, with the hidden state's route plan of each layer observed (tests, traces). */
+typedef struct ek_forward_probe {
+    void *ctx;
+    void (*on_plan)(void *ctx, int32_t layer, const ek_route_plan *plan);
+} ek_forward_probe;
+void ek_engine_forward_set_probe(ek_forward *forward, const ek_forward_probe *probe);
+
+/** Mean nanoseconds per step spent in route planning since start, and per layer in total (H: <= 1 %). */
+void ek_engine_forward_times(const ek_forward *forward, int64_t *out_plan_ns,
+                             int64_t *out_total_ns);
+
+#endif

@@ -1,0 +1,31 @@
+/*
+ * What a configuration may say about the engine. Defaults and ranges stand in config/schema.
+ */
+#ifndef EK_ENGINE_PARAMS_H
+#define EK_ENGINE_PARAMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+#include "route/params.h"
+
+typedef struct ek_engine_params {
+    int32_t n_threads; /* compute threads; 0: one per available CPU */
+    bool pin_threads;
+    ek_kernels_choice kernels;
+    int64_t
+        kv_bytes; /* KV cache budget; 0: what running_max sequences of context_tokens need, at most 1/4 of the free memory */
+    int32_t context_tokens;       /* longest prompt + answer; 0: the model's */
+    int32_t running_max;          /* sequences that decode together, 1..256 */
+    int32_t queue_max;            /* requests that wait for a place, 0..65536 */
+    int64_t queue_timeout_us;     /* a request that waited longer is refused; 0: never */
+    int32_t kv_block_tokens;      /* tokens of one cache block: 16, 32 or 64 */
+    int32_t prefill_chunk_tokens; /* most prompt tokens of one step */
+    bool prefix_cache;
+    int64_t prefix_ttl_us;    /* unused prefix blocks are forgotten after this long */
+    int64_t step_watchdog_us; /* a step that takes longer makes the engine unhealthy */
+    ek_route_params route;
+} ek_engine_params;
+
+#endif

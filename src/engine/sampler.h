@@ -1,0 +1,70 @@
+/*
+ * Sampling one token from logits: penalties, bias, temperature, top-k, top-p, min-p, a draw.
+ *
+ * Order: logit_bias -> repetition, frequency, presence penalties -> (temperature 0: the highest, lowest id of equals) ->
+ * temperature -> top_k -> top_p -> min_p -> draw. Penalties look at the generated tokens and the prompt's
+ * (repetition) or the generated ones (frequency, presence), as OpenAI and the common engines define them.
+ * The draw uses the request's own generator, so a seed repeats a request whatever else is running. Pure but for the caller's state.
+ */
+#ifndef EK_ENGINE_SAMPLER_H
+#define EK_ENGINE_SAMPLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/rng.h"
+
+#define EK_SAMPLER_TOP_LOGPROBS_MAX 20
+#define EK_SAMPLER_BIAS_MAX         300
+
+typedef struct ek_logit_bias {
+    int32_t id;
+    float bias; /* -100..100; -100 bans */
+} ek_logit_bias;
+
+typedef struct ek_sampling {
+    float temperature;        /* 0 greedy .. 2 */
+    int32_t top_k;            /* 0: all */
+    float top_p;              /* (0, 1] */
+    float min_p;              /* [0, 1) */
+    float repetition_penalty; /* > 0; 1: none */
+    float frequency_penalty;  /* -2..2 */
+    float presence_penalty;   /* -2..2 */
+    uint64_t seed;
+    const ek_logit_bias *bias; /* (n_bias) borrowed for the request's life */
+    int32_t n_bias;
+    int32_t n_logprobs; /* -1: none; 0..20 alternatives per token */
+} ek_sampling;
+
+typedef struct ek_sampler
+    ek_sampler; /* counts of seen tokens, generator: one per running sequence */
+
+typedef struct ek_token_logprob {
+    int32_t id;
+    float
+        logprob; /* natural log of the model's own softmax (temperature 1, before penalties), >= -9999 */
+} ek_token_logprob;
+
+typedef struct ek_sampled {
+    int32_t id;
+    float logprob; /* valid when n_logprobs >= 0 */
+    int32_t n_top;
+    ek_token_logprob top[EK_SAMPLER_TOP_LOGPROBS_MAX]; /* most likely first */
+} ek_sampled;
+
+size_t ek_engine_sampler_bytes(int32_t n_vocab, const ek_sampling *sampling);
+ek_sampler *ek_engine_sampler_init(ek_arena *perm, int32_t n_vocab, const ek_sampling *sampling);
+
+/** Tell the sampler of prompt tokens (repetition penalty). */
+void ek_engine_sampler_prompt(ek_sampler *sampler, const int32_t *tokens, int32_t n_tokens);
+
+/**
+ * Choose the next token and remember it.
+ * @param logits (n_vocab), changed by the call
+ * @param scratch at least n_vocab * 16 bytes
+ */
+void ek_engine_sampler_draw(ek_sampler *sampler, float *logits, ek_arena scratch,
+                            ek_sampled *out_sampled);
+
+#endif

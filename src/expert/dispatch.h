@@ -1,0 +1,75 @@
+/*
+ * The dispatcher boundary: an engine hands packed token lists over and gets summed outputs back.
+ *
+ * The engine does not know whether experts live in this process (expert/local.h) or on other machines (the
+ * cluster room implements the same table). A dispatcher executes plans and knows nothing of policies. One
+ * owner thread (the engine's) calls it; dispatch and combine of one layer always come in pairs, and the
+ * engine may compute something else (the shared expert) between them.
+ */
+#ifndef EK_EXPERT_DISPATCH_H
+#define EK_EXPERT_DISPATCH_H
+
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/attr.h"
+#include "base/status.h"
+#include "kernels/kernels.h"
+
+/** One layer's work: a route plan's lists and the tokens they point to. All borrowed until combine returns. */
+typedef struct ek_expert_work {
+    int32_t layer;
+    int32_t n_tokens;
+    int32_t top_k;
+    int32_t n_experts;
+    const int32_t *expert_beg; /* (n_experts + 1) rows of each expert */
+    const int32_t *row_token;  /* (n_rows) */
+    const int32_t *row_of;     /* (n_tokens, top_k), -1: skipped */
+    const float *weight;       /* (n_tokens, top_k) */
+    const ek_act
+        *x; /* (n_tokens, d_model) normalised activations, prepared for the experts' types */
+} ek_expert_work;
+
+typedef struct ek_dispatcher ek_dispatcher;
+
+typedef struct ek_dispatcher_ops {
+    /** Start a layer. Scratch of the step comes from `step`. @return EK_OK; EK_EPEER; EK_ENOMEM */
+    ek_status (*dispatch)(ek_dispatcher *self, const ek_expert_work *work, ek_arena *step);
+    /**
+     * Finish it: out[t] += sum over k, in order of k, of weight[t][k] * expert(x[t]).
+     * @param out (n_tokens, d_model). The order of additions is fixed, so the sum depends on nothing but the token.
+     */
+    ek_status (*combine)(ek_dispatcher *self, const ek_expert_work *work, float *out);
+    /** Step bytes that dispatch takes for a batch of n_tokens. */
+    size_t (*step_bytes)(const ek_dispatcher *self, int32_t n_tokens);
+    void (*destroy)(ek_dispatcher *self);
+} ek_dispatcher_ops;
+
+/** Implementations embed this as their first member. */
+struct ek_dispatcher {
+    const ek_dispatcher_ops *ops;
+};
+
+EK_MUST static inline ek_status ek_expert_dispatch(ek_dispatcher *d, const ek_expert_work *work,
+                                                   ek_arena *step)
+{
+    return d->ops->dispatch(d, work, step);
+}
+
+EK_MUST static inline ek_status ek_expert_combine(ek_dispatcher *d, const ek_expert_work *work,
+                                                  float *out)
+{
+    return d->ops->combine(d, work, out);
+}
+
+static inline size_t ek_expert_step_bytes(const ek_dispatcher *d, int32_t n_tokens)
+{
+    return d->ops->step_bytes(d, n_tokens);
+}
+
+static inline void ek_expert_destroy(ek_dispatcher *d)
+{
+    if (d) d->ops->destroy(d);
+}
+
+#endif
