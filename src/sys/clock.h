@@ -15,6 +15,10 @@ int64_t ek_sys_now_ns(void);
 /** Seconds since 1970 (what `created` in API answers is). */
 int64_t ek_sys_wall_s(void);
 
+/** Microseconds since 1970, for time stamps that people read; it may jump when the clock is set. */
+int64_t ek_sys_wall_us(void);
+
+/** Sleep at least this long, signals notwithstanding; returns at once for us <= 0. */
 void ek_sys_sleep_us(int64_t us);
 
 #endif

@@ -17,8 +17,13 @@
 
 typedef struct ek_sys_pool ek_sys_pool;
 
-/** @param n_threads >= 1, the caller included; @param pin bind thread i to the i-th allowed CPU */
+/**
+ * @param n_threads 1..1024, the caller of run included
+ * @param pin bind thread i to the i-th allowed CPU; thread 0, the one that calls run, at its first run
+ * @return EK_OK; EK_ENOMEM
+ */
 EK_MUST ek_status ek_sys_pool_create(int32_t n_threads, bool pin, ek_sys_pool **out_pool);
+/** Joins the helpers. Accepts NULL. */
 void ek_sys_pool_destroy(ek_sys_pool *pool);
 int32_t ek_sys_pool_threads(const ek_sys_pool *pool);
 

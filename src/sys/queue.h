@@ -14,7 +14,7 @@
 
 typedef struct ek_sys_queue ek_sys_queue;
 
-/** @return EK_OK; EK_ENOMEM */
+/** @param capacity >= 1; @return EK_OK; EK_ENOMEM */
 EK_MUST ek_status ek_sys_queue_create(size_t capacity, ek_sys_queue **out_queue);
 /** Items still inside are the caller's to drain first. Accepts NULL. */
 void ek_sys_queue_destroy(ek_sys_queue *queue);

@@ -25,7 +25,13 @@ void ek_sys_thread_join(ek_sys_thread *thread);
 /** Pin the calling thread to one CPU of the process's mask (the cpu_idx-th, modulo). Best effort. */
 void ek_sys_thread_pin(int32_t cpu_idx);
 
-/** CPUs this process may run on (affinity mask and cgroup quota, rounded up), at least 1. */
+/** Kernel number of the cpu_idx-th CPU (modulo) of the process's mask; -1 when unknown. */
+int32_t ek_sys_cpu_at(int32_t cpu_idx);
+
+/** Pin the calling thread to this kernel CPU number; nothing happens for one below 0. Best effort. */
+void ek_sys_thread_pin_cpu(int32_t cpu);
+
+/** CPUs this process may run on (affinity mask at start and cgroup quota, rounded up), at least 1. */
 int32_t ek_sys_cpu_count(void);
 
 typedef struct ek_sys_mutex {
