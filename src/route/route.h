@@ -74,6 +74,7 @@ typedef struct ek_router ek_router;
  * @param gate   checked here: a gate out of range is EK_EINVAL with a text
  * @param params policy and budgets (route/params.h)
  * @param perm   lives as long as the router
+ * @return EK_OK; EK_EINVAL; EK_ENOMEM perm full
  */
 EK_MUST ek_status ek_route_create(const ek_route_gate *gate, const ek_route_params *params,
                                   ek_arena *perm, ek_router **out_router, ek_err *err);
@@ -86,8 +87,9 @@ EK_MUST ek_status ek_route_create(const ek_route_gate *gate, const ek_route_para
  * @param bias     (n_experts) added for selection only, or NULL
  * @param view     may be NULL
  * @param step     the plan's memory; ek_route_plan_bytes says how much
- * Ties go to the lower id. Cost O(n_tokens * n_experts * log top_k).
- * @return EK_OK; EK_ENOMEM step full
+ * Ties go to the lower id. Cost O(n_tokens * (n_experts + top_k^2 log(n_experts / top_k))) for logits in no
+ * special order, O(n_tokens * n_experts * top_k) for ascending ones.
+ * @return EK_OK; EK_ENOMEM step full (nothing was taken from it)
  */
 EK_MUST ek_status ek_route_plan_layer(ek_router *router, int32_t layer, const float *logits,
                                       const float *bias, int32_t n_tokens,
