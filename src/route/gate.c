@@ -33,8 +33,9 @@ ek_status ek_route_gate_check(const ek_route_gate *gate, ek_err *err)
 }
 
 /*
- * A value and its id as one integer: greater means "higher value, then lower id". The float's bits are
- * mapped so that they order like the numbers do; NaN maps to 0, below -inf. Adding 0 makes -0 equal +0.
+ * A value and its id as one integer: greater means "higher value, then lower id". The float's bits
+ * are mapped so that they order like the numbers do; NaN maps to 0, below -inf. Adding 0 makes -0
+ * equal +0.
  */
 static uint64_t key_of(float value, int32_t id)
 {
@@ -61,7 +62,9 @@ static void top_offer(uint64_t *top, int32_t k, uint64_t key)
     top[i] = key;
 }
 
-/** No real key is 0 (the low word holds ~id and ids are below 2^31), so an empty place loses to all. */
+/**
+ * No real key is 0 (the low word holds ~id and ids are below 2^31), so an empty place loses to all.
+ */
 static void top_clear(uint64_t *top, int32_t k)
 {
     memset(top, 0, (size_t)k * sizeof *top);
@@ -157,8 +160,8 @@ static void renormalise(float *weight, int32_t n)
 }
 
 /**
- * Scores of all experts, and what they are chosen by: score + bias. A NaN logit's value is NaN, which
- * every comparison of the choice ranks lowest.
+ * Scores of all experts, and what they are chosen by: score + bias. A NaN logit's value is NaN,
+ * which every comparison of the choice ranks lowest.
  */
 static void score_all(const ek_route_gate *gate, const float *logits, const float *bias,
                       ek_gate_scratch *scratch)
@@ -184,10 +187,11 @@ void ek_route_gate_choose(const ek_route_gate *gate, const float *logits, const 
         z[e] = logit_clean(logits[e]);
 
     /*
-     * Scores rise with logits. So where no bias is added and no groups are summed, the choice on logits
-     * is the choice on scores, free of the ties that rounded scores have; and a renormalised softmax needs only
-     * the chosen, because the sum over all cancels. (The best k of EK_ROUTE_EXPERTS_MAX always add
-     * up to more than the clamp.) That leaves exponentials of top_k logits instead of all.
+     * Scores rise with logits. So where no bias is added and no groups are summed, the choice on
+     * logits is the choice on scores, free of the ties that rounded scores have; and a renormalised
+     * softmax needs only the chosen, because the sum over all cancels. (The best k of
+     * EK_ROUTE_EXPERTS_MAX always add up to more than the clamp.) That leaves exponentials of top_k
+     * logits instead of all.
      */
     bool plain = bias == NULL && gate->n_groups_used == gate->n_groups;
     bool softmax_chosen = gate->score == EK_ROUTE_SOFTMAX_CHOSEN ||

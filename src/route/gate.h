@@ -1,8 +1,8 @@
 /*
  * The gate of one token: logits -> chosen experts, best first, and their weights.
  *
- * This is the model's own rule and nothing else; a policy that bends the choice works on the selection
- * values in between. Pure: the scratch is the caller's.
+ * This is the model's own rule and nothing else; a policy that bends the choice works on the
+ * selection values in between. Pure: the scratch is the caller's.
  */
 #ifndef EK_ROUTE_GATE_H
 #define EK_ROUTE_GATE_H
@@ -12,7 +12,9 @@
 #include "base/err.h"
 #include "route/route.h"
 
-/** What the gate of one token writes to while it works; owned by the router, reused for every token. */
+/**
+ * What the gate of one token writes to while it works; owned by the router, reused for every token.
+ */
 typedef struct ek_gate_scratch {
     float *logit;        /* (n_experts) NaN replaced by -inf, +inf by the largest float */
     float *score;        /* (n_experts) softmax or sigmoid of the logits */
@@ -21,7 +23,10 @@ typedef struct ek_gate_scratch {
     uint64_t *top;       /* (max(top_k, n_groups_used)) best keys so far, descending */
 } ek_gate_scratch;
 
-/** Is this a gate that the functions here can carry out? @return EK_OK; EK_EINVAL, the text says what is wrong */
+/**
+ * Is this a gate that the functions here can carry out? @return EK_OK; EK_EINVAL, the text says
+ * what is wrong
+ */
 EK_MUST ek_status ek_route_gate_check(const ek_route_gate *gate, ek_err *err);
 
 /**

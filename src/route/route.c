@@ -45,8 +45,8 @@ ek_status ek_route_create(const ek_route_gate *gate, const ek_route_params *para
 }
 
 /**
- * Pack (token, choice) pairs by expert: count, sum up to first rows, place. Going through the tokens in
- * order keeps them ascending inside each expert. `next` is n_experts counters of scratch.
+ * Pack (token, choice) pairs by expert: count, sum up to first rows, place. Going through the
+ * tokens in order keeps them ascending inside each expert. `next` is n_experts counters of scratch.
  */
 static void pack(ek_route_plan *plan, int32_t *next)
 {
@@ -115,6 +115,9 @@ size_t ek_route_plan_bytes(const ek_route_gate *gate, int32_t n_tokens)
 {
     size_t n_pairs = (size_t)n_tokens * (size_t)gate->top_k;
     size_t n_experts = (size_t)gate->n_experts;
-    /* Four arrays of pairs, first rows, counters; all 4-byte elements, so only the first may need padding. */
+    /*
+     * Four arrays of pairs, first rows, counters; all 4-byte elements, so only the first may need
+     * padding.
+     */
     return 4 * n_pairs * sizeof(int32_t) + (2 * n_experts + 1) * sizeof(int32_t) + sizeof(int32_t);
 }

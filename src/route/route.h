@@ -1,10 +1,12 @@
 /*
- * Routing: gate logits in, plan out. The plan says for each token which experts it visits with what weight, and for
- * each expert which tokens it gets (CSR lists), so that whoever executes it needs to know no policy.
+ * Routing: gate logits in, plan out. The plan says for each token which experts it visits with what
+ * weight, and for each expert which tokens it gets (CSR lists), so that whoever executes it needs
+ * to know no policy.
  *
- * Today's policy is `static`: the model's own choice, bit for bit. The others (least-load, discount, breaker,
- * adaptive) enter through the same call: they bend the *selection* score by the load view, never the
- * weights' scores. Deterministic given (inputs, view, seed). Pure; one caller at a time per router.
+ * Today's policy is `static`: the model's own choice, bit for bit. The others (least-load,
+ * discount, breaker, adaptive) enter through the same call: they bend the *selection* score by the
+ * load view, never the weights' scores. Deterministic given (inputs, view, seed). Pure; one caller
+ * at a time per router.
  */
 #ifndef EK_ROUTE_ROUTE_H
 #define EK_ROUTE_ROUTE_H
@@ -51,9 +53,10 @@ typedef struct ek_route_view {
 } ek_route_view;
 
 /**
- * One layer's plan for one batch. Arrays live in the arena given to ek_route_plan (a step's lifetime).
- * Rows are (token, choice) pairs, packed by expert: expert e has rows expert_beg[e] .. expert_beg[e + 1] - 1, tokens
- * ascending inside an expert. row_of[t * top_k + k] finds the row of a token's k-th choice again.
+ * One layer's plan for one batch. Arrays live in the arena given to ek_route_plan (a step's
+ * lifetime). Rows are (token, choice) pairs, packed by expert: expert e has rows expert_beg[e] ..
+ * expert_beg[e + 1] - 1, tokens ascending inside an expert. row_of[t * top_k + k] finds the row of
+ * a token's k-th choice again.
  */
 typedef struct ek_route_plan {
     int32_t n_tokens;
@@ -80,15 +83,15 @@ EK_MUST ek_status ek_route_create(const ek_route_gate *gate, const ek_route_para
                                   ek_arena *perm, ek_router **out_router, ek_err *err);
 
 /**
- * Plan one layer of one step.
- * Source: the gates of the supported models (docs/ARCHITECTURE.md); group-limited choice as in arXiv:2412.19437 2.1.2.
+ * Plan one layer of one step. Source: the gates of the supported models (docs/ARCHITECTURE.md);
+ * group-limited choice as in arXiv:2412.19437 2.1.2.
  * @param layer    >= 0
  * @param logits   (n_tokens, n_experts) f32; borrowed; a NaN logit scores lowest
  * @param bias     (n_experts) added for selection only, or NULL
  * @param view     may be NULL
- * @param step     the plan's memory; ek_route_plan_bytes says how much
- * Ties go to the lower id. Cost O(n_tokens * (n_experts + top_k^2 log(n_experts / top_k))) for logits in no
- * special order, O(n_tokens * n_experts * top_k) for ascending ones.
+ * @param step     the plan's memory; ek_route_plan_bytes says how much Ties go to the lower id.
+ *   Cost O(n_tokens * (n_experts + top_k^2 log(n_experts / top_k))) for logits in no special order,
+ *   O(n_tokens * n_experts * top_k) for ascending ones.
  * @return EK_OK; EK_ENOMEM step full (nothing was taken from it)
  */
 EK_MUST ek_status ek_route_plan_layer(ek_router *router, int32_t layer, const float *logits,

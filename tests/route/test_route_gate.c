@@ -1,9 +1,10 @@
 /*
  * The gate against a naive one: softmax or sigmoid in double, a full sort, no shortcuts.
  *
- * Random gates of every kind are drawn and must choose the same experts in the same order with the same
- * weights. Where two candidates of the naive gate are closer than float rounding can tell, the order is not a fact of the
- * mathematics; such draws are counted and must stay rare. Exact ties, NaN and infinities have tests of their own.
+ * Random gates of every kind are drawn and must choose the same experts in the same order with the
+ * same weights. Where two candidates of the naive gate are closer than float rounding can tell, the
+ * order is not a fact of the mathematics; such draws are counted and must stay rare. Exact ties,
+ * NaN and infinities have tests of their own.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -36,7 +37,10 @@ static void choose(const ek_route_gate *gate, const float *logits, const float *
     ek_route_gate_choose(gate, logits, bias, &scratch, out_id, out_weight);
 }
 
-/** Indices of the k highest of n values, best first, lower index first among equals; -inf is never taken. */
+/**
+ * Indices of the k highest of n values, best first, lower index first among equals; -inf is never
+ * taken.
+ */
 static double naive_top(const double *value, int32_t n, int32_t k, int32_t *out_idx)
 {
     bool taken[N_MAX] = {false};
@@ -164,7 +168,10 @@ static void test_random_gates_match_naive(void **state)
         float weight[K_MAX];
         naive_choose(&gate, logits, with_bias ? bias : NULL, &want);
         choose(&gate, logits, with_bias ? bias : NULL, id, weight);
-        /* Choices on raw logits are exact; scores in float are good to about 1e-7 of the values here. */
+        /*
+         * Choices on raw logits are exact; scores in float are good to about 1e-7 of the values
+         * here.
+         */
         bool on_logits = !with_bias && gate.n_groups_used == gate.n_groups;
         if (!on_logits && want.margin < 2e-6) {
             n_close++;
@@ -197,7 +204,9 @@ static void test_ties_go_to_lower_id(void **state)
         const int32_t want[4] = {4, 5, 7, 0};
         assert_memory_equal(id, want, sizeof want);
     }
-    /* Group sums tie too: groups {2,3} and {4,5} and {6,7} have the same sum, the lower ones win. */
+    /*
+     * Group sums tie too: groups {2,3} and {4,5} and {6,7} have the same sum, the lower ones win.
+     */
     const float grouped[8] = {0, 0, 2, 1, 1, 2, 2, 1};
     ek_route_gate gate = {EK_ROUTE_SIGMOID, 8, 3, 4, 2, false, 1.0f};
     choose(&gate, grouped, NULL, id, weight);
@@ -253,7 +262,10 @@ static void test_nan_and_infinity(void **state)
 static void test_groups_by_hand(void **state)
 {
     (void)state;
-    /* Group sums of the two best: 1.0+0.0, 0.6+0.6, 0.9+0.2, 0.5+0.5 (softmax-free: choose on logits). */
+    /*
+     * Group sums of the two best: 1.0+0.0, 0.6+0.6, 0.9+0.2, 0.5+0.5 (softmax-free: choose on
+     * logits).
+     */
     const float logits[8] = {1.0f, 0.0f, 0.6f, 0.6f, 0.9f, 0.2f, 0.5f, 0.5f};
     int32_t id[3];
     float weight[3];

@@ -1,6 +1,6 @@
 /*
- * The plan: every (token, choice) pair lies in exactly one row of its expert, rows are packed and ascending,
- * memory is what was announced, and nothing is taken when it does not fit.
+ * The plan: every (token, choice) pair lies in exactly one row of its expert, rows are packed and
+ * ascending, memory is what was announced, and nothing is taken when it does not fit.
  */
 #include <setjmp.h>
 #include <stdarg.h>
