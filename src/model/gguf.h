@@ -1,12 +1,13 @@
 /*
- * GGUF reader: key-value metadata and the tensor directory of one model, v2 and v3, one file or shards.
- * Source: the GGUF specification (docs/formats/gguf.md has the layout and the bounds enforced here).
+ * GGUF reader: key-value metadata and the tensor directory of one model, v2 and v3, one file or
+ * shards. Source: the GGUF specification (docs/formats/gguf.md has the layout and the bounds
+ * enforced here).
  *
- * Works on spans that the caller mapped; all strings, arrays and tensor data stay in those spans and are
- * borrowed from them until the maps are closed. What the reader allocates comes from `perm` and is
- * bounded by the file's own size, whatever its counts claim. Every offset, size, count, alignment and
- * type is checked before use; the first violation ends the parse with one text that names the key or
- * tensor and the shard. Pure.
+ * Works on spans that the caller mapped; all strings, arrays and tensor data stay in those spans
+ * and are borrowed from them until the maps are closed. What the reader allocates comes from `perm`
+ * and is bounded by the file's own size, whatever its counts claim. Every offset, size, count,
+ * alignment and type is checked before use; the first violation ends the parse with one text that
+ * names the key or tensor and the shard. Pure.
  */
 #ifndef EK_MODEL_GGUF_H
 #define EK_MODEL_GGUF_H
@@ -53,9 +54,21 @@ typedef struct ek_tensor {
 } ek_tensor;
 
 /**
- * Parse all shards of a model (shard 0 has the metadata; split.no / split.count / split.tensors.count
- * must agree with the shards given).
- * @return EK_OK; EK_EFORMAT; EK_ETRUNCATED; EK_EUNSUPPORTED (version, tensor type); EK_ENOMEM (perm full)
+ * The most that parsing takes from `perm` for files of that many bytes together: a key, a string or
+ * a tensor costs memory only in proportion to the bytes that spell it.
+ */
+static inline size_t ek_model_gguf_perm_bytes_max(size_t file_bytes)
+{
+    return file_bytes < SIZE_MAX / 16 ? file_bytes * 8 + 65536 : SIZE_MAX;
+}
+
+/**
+ * Parse all shards of a model (shard 0 has the metadata; split.no / split.count /
+ * split.tensors.count must agree with the shards given).
+ * @param shards (n_shards) whole files, n_shards in 1..EK_GGUF_SHARDS_MAX; 8-byte aligned where
+ * tensor data is going to be read, as maps are
+ * @return EK_OK; EK_EFORMAT; EK_ETRUNCATED; EK_EUNSUPPORTED (version, tensor type); EK_ENOMEM (perm
+ * full)
  */
 EK_MUST ek_status ek_model_gguf_parse(const ek_span *shards, int32_t n_shards, ek_arena *perm,
                                       ek_gguf **out_gguf, ek_err *err);
@@ -68,8 +81,8 @@ const ek_tensor *ek_model_gguf_tensor(const ek_gguf *gguf, ek_str name);
 bool ek_model_gguf_has(const ek_gguf *gguf, const char *key);
 
 /*
- * Typed look-ups. All return EK_OK; EK_ENOTFOUND (no such key); EK_EFORMAT (another type, or outside
- * the range given), and the error text names the key, what it holds and what was wanted.
+ * Typed look-ups. All return EK_OK; EK_ENOTFOUND (no such key); EK_EFORMAT (another type, or
+ * outside the range given), and the error text names the key, what it holds and what was wanted.
  */
 /** Any integer type whose value lies in [min, max]. */
 EK_MUST ek_status ek_model_gguf_int(const ek_gguf *gguf, const char *key, int64_t min, int64_t max,
@@ -96,7 +109,8 @@ float ek_model_gguf_array_f32(const ek_gguf_array *array, int64_t idx);
 int32_t ek_model_gguf_array_i32(const ek_gguf_array *array, int64_t idx);
 
 /**
- * Names of a model's shards. "x-00001-of-00003.gguf" gives its three siblings in order; any other name gives itself.
+ * Names of a model's shards. "x-00001-of-00003.gguf" gives its three siblings in order; any other
+ * name gives itself.
  * @param out_n number of shards, 1..EK_GGUF_SHARDS_MAX
  * @return EK_OK; EK_EINVAL (shard number outside its count, or not shard 1)
  */
