@@ -61,8 +61,8 @@ typedef void (*ek_matmul_fn)(const ek_mat *w, int32_t row_beg, int32_t row_end, 
  * out[i] = sum_p softmax_p(scale * q_i . k_p) * v_p, computed with f32 (or wider) accumulation.
  */
 typedef struct ek_attend_args {
-    const float *const *q;           /* (n_q) each (head_dim_k) f32 */
-    float *const *out;               /* (n_q) each (head_dim_v) f32 */
+    const float *const *q; /* (n_q) each (head_dim_k) f32 */
+    float *const *out;     /* (n_q) each (head_dim_v) f32 */
     float *lse; /* (n_q) log of the softmax's denominator, sum_p exp(scale * q_i . k_p); or NULL */
     const int32_t *n_pos;            /* (n_q), >= 1 */
     const uint16_t *const *k_blocks; /* (ceil(max n_pos / block_tokens)) */
