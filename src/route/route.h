@@ -34,7 +34,7 @@ typedef enum ek_route_score {
 typedef struct ek_route_gate {
     ek_route_score score;
     int32_t n_experts;     /* 1..EK_ROUTE_EXPERTS_MAX */
-    int32_t top_k;         /* 1..min(n_experts, EK_ROUTE_TOP_K_MAX) */
+    int32_t top_k;         /* 1..min(experts of the groups used, EK_ROUTE_TOP_K_MAX) */
     int32_t n_groups;      /* >= 1, divides n_experts */
     int32_t n_groups_used; /* 1..n_groups */
     bool renormalise;
@@ -48,8 +48,8 @@ typedef struct ek_route_gate {
 typedef struct ek_route_view {
     uint64_t version;
     int64_t age_us; /* of the youngest sample */
-    const float
-        *utilisation; /* (n_layers, n_experts) in [0, inf) of the best replica; NULL: load-blind */
+    /* (n_layers, n_experts) in [0, inf) of the best replica; NULL: load-blind */
+    const float *utilisation;
 } ek_route_view;
 
 /**
@@ -83,15 +83,16 @@ EK_MUST ek_status ek_route_create(const ek_route_gate *gate, const ek_route_para
                                   ek_arena *perm, ek_router **out_router, ek_err *err);
 
 /**
- * Plan one layer of one step. Source: the gates of the supported models (docs/ARCHITECTURE.md);
- * group-limited choice as in arXiv:2412.19437 2.1.2.
+ * Plan one layer of one step.
+ * Source: the gates of the supported models (docs/ARCHITECTURE.md); group-limited choice as in
+ * arXiv:2412.19437 2.1.2.
  * @param layer    >= 0
  * @param logits   (n_tokens, n_experts) f32; borrowed; a NaN logit scores lowest
  * @param bias     (n_experts) added for selection only, or NULL
  * @param view     may be NULL
- * @param step     the plan's memory; ek_route_plan_bytes says how much Ties go to the lower id.
- *   Cost O(n_tokens * (n_experts + top_k^2 log(n_experts / top_k))) for logits in no special order,
- *   O(n_tokens * n_experts * top_k) for ascending ones.
+ * @param step     the plan's memory; ek_route_plan_bytes says how much
+ * Ties go to the lower id. Cost O(n_tokens * (n_experts + top_k^2 log(n_experts / top_k))) for logits in no
+ * special order, O(n_tokens * n_experts * top_k) for ascending ones.
  * @return EK_OK; EK_ENOMEM step full (nothing was taken from it)
  */
 EK_MUST ek_status ek_route_plan_layer(ek_router *router, int32_t layer, const float *logits,
