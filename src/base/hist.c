@@ -62,7 +62,7 @@ uint64_t ek_hist_quantile(const ek_hist *hist, double q)
 uint64_t ek_hist_count_le(const ek_hist *hist, uint64_t value)
 {
     uint64_t seen = 0;
-    for (uint32_t i = 0; i < EK_HIST_BUCKETS && ek_hist_bucket_max(i) <= value; i++)
+    for (uint32_t i = 0; i <= ek_hist_bucket_of(value); i++)
         seen += atomic_load_explicit(&hist->bucket[i], memory_order_relaxed);
     return seen;
 }

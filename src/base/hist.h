@@ -30,7 +30,10 @@ void ek_hist_merge(ek_hist *dst, const ek_hist *src);
 /** Value below or at which the share q in [0, 1] of the records lies; 0 for an empty histogram. */
 uint64_t ek_hist_quantile(const ek_hist *hist, double q);
 
-/** How many records are <= value, bucket granularity (exact at bucket borders). */
+/**
+ * How many records are <= value. The bucket that holds value counts as a whole, so that a record of exactly value
+ * is in; exact where value is a bucket's highest.
+ */
 uint64_t ek_hist_count_le(const ek_hist *hist, uint64_t value);
 
 /** Bucket of a value, and the highest value a bucket holds: for export and tests. */

@@ -1,5 +1,6 @@
 /*
- * Time. Outside sys and cli, time is an argument (`now_us`), so that tests and the simulator set it.
+ * Time. Outside sys and cli, time is an argument (`now_us`), so that tests and the simulator set
+ * it.
  */
 #ifndef EK_SYS_CLOCK_H
 #define EK_SYS_CLOCK_H

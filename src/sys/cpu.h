@@ -1,6 +1,7 @@
 /*
- * What the processor and the OS together can do. A flag is set only when CPUID has the feature *and* XCR0
- * says that the OS saves its registers. Flags are a value: tests mask them, kernels take them as argument.
+ * What the processor and the OS together can do. A flag is set only when CPUID has the feature
+ * *and* XCR0 says that the OS saves its registers. Flags are a value: tests mask them, kernels take
+ * them as argument.
  */
 #ifndef EK_SYS_CPU_H
 #define EK_SYS_CPU_H

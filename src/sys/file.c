@@ -65,8 +65,8 @@ void ek_sys_map_prefetch(const ek_sys_map *map)
 }
 
 /*
- * Reads to the end, growing the block, and one byte past max_bytes to tell "exactly" from "longer". Sizes
- * that stat gives are not relied on: pipes and /proc have none, and files grow.
+ * Reads to the end, growing the block, and one byte past max_bytes to tell "exactly" from "longer".
+ * Sizes that stat gives are not relied on: pipes and /proc have none, and files grow.
  */
 static ek_status read_fd(int fd, const char *path, size_t max_bytes, ek_str *out_text, ek_err *err)
 {
@@ -143,7 +143,10 @@ static void sync_directory(const char *path)
     close(fd);
 }
 
-/* Creates a temporary beside path (renames work only inside a file system), with the old file's mode. */
+/*
+ * Creates a temporary beside path (renames work only inside a file system), with the old file's
+ * mode.
+ */
 static int open_temporary(const char *path, char out_temporary[PATH_LEN])
 {
     struct stat st;

@@ -17,9 +17,9 @@
 #define LOG_PATH_MAX     1024
 
 /*
- * The only state of its kind: every thread of the process logs to one place, and handing that place through
- * every call would say nothing. The descriptor number never changes while threads run; reopening puts a
- * new file under the same number.
+ * The only state of its kind: every thread of the process logs to one place, and handing that place
+ * through every call would say nothing. The descriptor number never changes while threads run;
+ * reopening puts a new file under the same number.
  */
 static struct {
     _Atomic int fd;
@@ -62,8 +62,8 @@ void ek_sys_log_set_level(ek_log_level level)
 }
 
 /*
- * False when this site has had its lines of this second. Threads that meet at the border of a second may let
- * a few lines more through; none is lost uncounted.
+ * False when this site has had its lines of this second. Threads that meet at the border of a
+ * second may let a few lines more through; none is lost uncounted.
  */
 static bool take_turn(ek_log_site *site)
 {

@@ -1,10 +1,12 @@
 /*
- * The log: logfmt, one line per event, on standard error, or the file named at start (reopened on demand).
+ * The log: logfmt, one line per event, on standard error, or the file named at start (reopened on
+ * demand).
  *
  *   2026-11-30T18:40:02.117Z level=info room=gateway event=listening addr=127.0.0.1:8080
  *
- * Only engine, cluster, gateway and cli log; lower rooms return statuses. Each call site is rate-limited
- * (100 lines per second); what was dropped is counted and said with the next line. Lines are cut at 2,048 bytes.
+ * Only engine, cluster, gateway and cli log; lower rooms return statuses. Each call site is
+ * rate-limited (100 lines per second); what was dropped is counted and said with the next line.
+ * Lines are cut at 2,048 bytes.
  */
 #ifndef EK_SYS_LOG_H
 #define EK_SYS_LOG_H

@@ -1,9 +1,10 @@
 /*
- * printf for logfmt: values that come in through %s cannot break the line's grammar, whatever they hold.
+ * printf for logfmt: values that come in through %s cannot break the line's grammar, whatever they
+ * hold.
  *
- * Inside quotes of the format ("err=\"%s\"") a value's quotes, backslashes, control characters and bytes that
- * are no UTF-8 are escaped; outside ("addr=%s") a value that needs it gets its quotes here. Used inside this
- * room only.
+ * Inside quotes of the format ("err=\"%s\"") a value's quotes, backslashes, control characters and
+ * bytes that are no UTF-8 are escaped; outside ("addr=%s") a value that needs it gets its quotes
+ * here. Used inside this room only.
  */
 #ifndef EK_SYS_LOGFMT_H
 #define EK_SYS_LOGFMT_H
@@ -21,7 +22,10 @@ typedef struct ek_sys_line {
     bool cut;
 } ek_sys_line;
 
-/** Knows d i u x X o c s p f e g %, with flags, width, precision and length modifiers; others stay as they are. */
+/**
+ * Knows d i u x X o c s p f e g %, with flags, width, precision and length modifiers; others stay
+ * as they are.
+ */
 void ek_sys_logfmt_append(ek_sys_line *line, const char *fmt, va_list args);
 
 #endif

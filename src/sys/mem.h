@@ -1,9 +1,10 @@
 /*
  * Memory from the OS: the only room that calls malloc or mmap.
  *
- * Arenas are reserved as address space and touched page by page, so that a generous reservation costs
- * nothing until it is used. The heap calls exist for the few objects that outlive every arena's pattern
- * (connections, queues) and for growing buffers; nothing on the step path calls them.
+ * Arenas are reserved as address space and touched page by page, so that a generous reservation
+ * costs nothing until it is used. The heap calls exist for the few objects that outlive every
+ * arena's pattern (connections, queues) and for growing buffers; nothing on the step path calls
+ * them.
  */
 #ifndef EK_SYS_MEM_H
 #define EK_SYS_MEM_H
@@ -41,7 +42,9 @@ void *ek_sys_realloc(void *mem, size_t bytes);
 /** Accepts NULL. */
 void ek_sys_free(void *mem);
 
-/** Bytes a new process could use now: the smaller of MemAvailable and what the cgroup still allows. */
+/**
+ * Bytes a new process could use now: the smaller of MemAvailable and what the cgroup still allows.
+ */
 uint64_t ek_sys_mem_available(void);
 
 /** Resident set size of this process in bytes. */

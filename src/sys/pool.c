@@ -18,10 +18,10 @@
 #define POOL_THREADS_MAX 1024
 
 /*
- * A number that threads wait on. `value` carries the data's release/acquire; `n_sleepers` lets the one who
- * changes it skip the system call while everybody still spins. Sleeper: n_sleepers += 1, then look at value.
- * Changer: change value, then look at n_sleepers. Both in sequentially consistent order, so that at least
- * one of the two sees the other and no wake-up is lost.
+ * A number that threads wait on. `value` carries the data's release/acquire; `n_sleepers` lets the
+ * one who changes it skip the system call while everybody still spins. Sleeper: n_sleepers += 1,
+ * then look at value. Changer: change value, then look at n_sleepers. Both in sequentially
+ * consistent order, so that at least one of the two sees the other and no wake-up is lost.
  */
 typedef struct wait_word {
     EK_ALIGNED(EK_CACHE_LINE) _Atomic uint32_t value;
@@ -64,12 +64,17 @@ static void cpu_pause(void)
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
 {
-    /* EAGAIN (changed meanwhile) and EINTR send the caller back to look; nothing else can happen. */
+    /*
+     * EAGAIN (changed meanwhile) and EINTR send the caller back to look; nothing else can happen.
+     */
     long rc = syscall(SYS_futex, (void *)word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
     ek_assert(rc == 0 || errno == EAGAIN || errno == EINTR);
 }
 
-/* Returns the new value once it differs from `seen`; what was written before the change is visible then. */
+/*
+ * Returns the new value once it differs from `seen`; what was written before the change is visible
+ * then.
+ */
 static uint32_t word_wait(wait_word *word, uint32_t seen, int64_t spin_ns)
 {
     uint32_t value = atomic_load_explicit(&word->value, memory_order_acquire);
@@ -183,7 +188,10 @@ void ek_sys_pool_run(ek_sys_pool *pool, void (*fn)(void *ctx, int32_t thread_idx
     if (pool->n_threads > 1) {
         pool->fn = fn;
         pool->ctx = ctx;
-        /* Ordered before the helpers' decrements by the release of word_add, which they acquire first. */
+        /*
+         * Ordered before the helpers' decrements by the release of word_add, which they acquire
+         * first.
+         */
         atomic_store_explicit(&pool->pending.value, (uint32_t)pool->n_threads - 1,
                               memory_order_relaxed);
         word_add(&pool->run);
@@ -198,8 +206,9 @@ void ek_sys_pool_barrier(ek_sys_pool *pool)
 {
     if (pool->n_threads == 1) return;
     /*
-     * The phase cannot move before this thread arrives, so reading it first is safe. Arrivals release and
-     * the last one acquires them all; its word_add releases to those who wait, and all see all.
+     * The phase cannot move before this thread arrives, so reading it first is safe. Arrivals
+     * release and the last one acquires them all; its word_add releases to those who wait, and all
+     * see all.
      */
     uint32_t phase = atomic_load_explicit(&pool->phase.value, memory_order_relaxed);
     uint32_t before = atomic_fetch_add_explicit(&pool->n_arrived, 1, memory_order_acq_rel);

@@ -74,7 +74,10 @@ static uint64_t memory_left_at(const char *dir, const memory_files *files)
     if (!read_number(dir, files->limit, &limit)) return UINT64_MAX; /* "max" is no number */
     if (!read_number(dir, files->usage, &usage)) return UINT64_MAX;
     if (limit >= UINT64_C(1) << 60) return UINT64_MAX; /* how v1 says "no limit" */
-    /* A mapped model's pages count as usage, but the kernel drops clean ones before it kills anybody. */
+    /*
+     * A mapped model's pages count as usage, but the kernel drops clean ones before it kills
+     * anybody.
+     */
     if (!read_stat(dir, files->reclaimable, &reclaimable)) reclaimable = 0;
     uint64_t used = usage > reclaimable ? usage - reclaimable : 0;
     return limit > used ? limit - used : 0;
@@ -118,8 +121,8 @@ static bool has_controller(const char *list, size_t len, const char *name)
 }
 
 /*
- * Path of our group in the hierarchy that has the controller ("" = v2's one hierarchy), from lines like
- * "4:memory:/user.slice" and "0::/system.slice/evenkeel.service".
+ * Path of our group in the hierarchy that has the controller ("" = v2's one hierarchy), from lines
+ * like "4:memory:/user.slice" and "0::/system.slice/evenkeel.service".
  */
 static bool group_path(const char *self, const char *controller, char out_path[PATH_LEN])
 {

@@ -7,8 +7,9 @@
 #include "sys/thread.h"
 
 /*
- * A ring under a mutex. Both sides do so little inside that the lock is rarely contended, and a lock makes
- * the rules of full, closed and empty plain; what runs per token does not come through here.
+ * A ring under a mutex. Both sides do so little inside that the lock is rarely contended, and a
+ * lock makes the rules of full, closed and empty plain; what runs per token does not come through
+ * here.
  */
 struct ek_sys_queue {
     ek_sys_mutex mutex;

@@ -1,6 +1,6 @@
 /*
- * Bounded queue of pointers, many producers, many consumers. Capacity is fixed at creation; a full queue
- * is an answer (EK_EFULL), never a wait: whoever produces decides what overload means.
+ * Bounded queue of pointers, many producers, many consumers. Capacity is fixed at creation; a full
+ * queue is an answer (EK_EFULL), never a wait: whoever produces decides what overload means.
  */
 #ifndef EK_SYS_QUEUE_H
 #define EK_SYS_QUEUE_H

@@ -54,8 +54,8 @@ void ek_sys_thread_join(ek_sys_thread *thread)
 }
 
 /*
- * The mask as it was before anything here was pinned: later every thread's own may be down to one CPU. Filled
- * once, on first use, and constant from then on; empty where the kernel does not tell.
+ * The mask as it was before anything here was pinned: later every thread's own may be down to one
+ * CPU. Filled once, on first use, and constant from then on; empty where the kernel does not tell.
  */
 static cpu_set_t start_mask;
 static pthread_once_t start_mask_once = PTHREAD_ONCE_INIT;

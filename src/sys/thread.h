@@ -16,22 +16,30 @@ typedef struct ek_sys_thread {
     bool running; /* joinable */
 } ek_sys_thread;
 
-/** Start `fn(ctx)`; name is cut at 15 bytes and shows in ps, top and perf. @return EK_OK; EK_ENOMEM */
+/**
+ * Start `fn(ctx)`; name is cut at 15 bytes and shows in ps, top and perf. @return EK_OK; EK_ENOMEM
+ */
 EK_MUST ek_status ek_sys_thread_start(ek_sys_thread *thread, const char *name, void (*fn)(void *),
                                       void *ctx);
 /** Wait for its end; does nothing for a zeroed or joined thread. */
 void ek_sys_thread_join(ek_sys_thread *thread);
 
-/** Pin the calling thread to one CPU of the process's mask (the cpu_idx-th, modulo). Best effort. */
+/**
+ * Pin the calling thread to one CPU of the process's mask (the cpu_idx-th, modulo). Best effort.
+ */
 void ek_sys_thread_pin(int32_t cpu_idx);
 
 /** Kernel number of the cpu_idx-th CPU (modulo) of the process's mask; -1 when unknown. */
 int32_t ek_sys_cpu_at(int32_t cpu_idx);
 
-/** Pin the calling thread to this kernel CPU number; nothing happens for one below 0. Best effort. */
+/**
+ * Pin the calling thread to this kernel CPU number; nothing happens for one below 0. Best effort.
+ */
 void ek_sys_thread_pin_cpu(int32_t cpu);
 
-/** CPUs this process may run on (affinity mask at start and cgroup quota, rounded up), at least 1. */
+/**
+ * CPUs this process may run on (affinity mask at start and cgroup quota, rounded up), at least 1.
+ */
 int32_t ek_sys_cpu_count(void);
 
 typedef struct ek_sys_mutex {

@@ -1,10 +1,11 @@
 /*
  * Metrics: named counters, gauges and histograms, and their Prometheus text (version 0.0.4).
  *
- * A registry is filled at start (registration is not thread-safe) and then only counted in: updates are
- * relaxed atomics from any thread, rendering may run at any time from any one thread. Labels are fixed at
- * registration, so the number of series cannot grow with traffic. Names follow Prometheus: snake case, unit last,
- * `_total` on counters.
+ * A registry is filled at start (registration is not thread-safe) and then only counted in: updates
+ * are relaxed atomics from any thread, rendering may run at any time from any thread. Labels are
+ * fixed at registration, so the number of series cannot grow with traffic. Names follow Prometheus:
+ * snake case, unit last, `_total` on counters and only there. A registration that breaks these
+ * rules is a bug and asserts.
  */
 #ifndef EK_TELEMETRY_METRICS_H
 #define EK_TELEMETRY_METRICS_H
@@ -13,11 +14,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/arena.h"
 #include "base/attr.h"
 #include "base/hist.h"
 #include "base/status.h"
 
-#define EK_METRICS_MAX 512 /* series of one registry */
+#define EK_METRICS_MAX         512               /* series of one registry */
+#define EK_METRICS_LABELS_MAX  120               /* bytes of one series' labels */
+#define EK_METRICS_HIST_BOUNDS 32                /* buckets of one histogram, without +Inf */
+#define EK_METRICS_BYTES_MAX   ((size_t)6 << 20) /* of arena, if every series were a histogram */
 
 typedef struct ek_metrics ek_metrics;
 
@@ -29,13 +34,20 @@ typedef struct ek_gauge {
     _Atomic int64_t value;
 } ek_gauge;
 
-EK_MUST ek_status ek_telemetry_metrics_create(ek_metrics **out_metrics);
-void ek_telemetry_metrics_destroy(ek_metrics *metrics);
+/**
+ * @param perm series live there, and need no end of their own; borrowed until the last
+ *             registration, which may take up to EK_METRICS_BYTES_MAX of it in all
+ * @return EK_OK; EK_ENOMEM perm has not even room for an empty registry
+ */
+EK_MUST ek_status ek_telemetry_metrics_create(ek_arena *perm, ek_metrics **out_metrics);
 
 /**
- * Register a series. The pointer stays valid until destroy; asking again for the same name and labels gives the same one.
+ * Register a series. The pointer stays valid as long as the arena; asking again for the same name
+ * and labels gives the same one. One name has one type, scale and set of bounds; its first help
+ * text counts.
  * @param name   "evenkeel_requests_total"; static or outliving the registry
- * @param labels "code=\"200\"" or NULL; copied, at most 120 bytes
+ * @param labels "code=\"200\"" (values with anything odd in them: ek_telemetry_prom_label), or
+ *               NULL; copied, at most EK_METRICS_LABELS_MAX bytes
  * @param help   one line; static
  */
 ek_counter *ek_telemetry_counter(ek_metrics *metrics, const char *name, const char *labels,
@@ -45,7 +57,8 @@ ek_gauge *ek_telemetry_gauge(ek_metrics *metrics, const char *name, const char *
                              double scale, const char *help);
 /**
  * @param scale   as for gauges; the buckets' bounds are in rendered units
- * @param bounds  (n_bounds) ascending upper bounds; static; +Inf is added
+ * @param bounds  (n_bounds) ascending upper bounds, at most EK_METRICS_HIST_BOUNDS; static; +Inf is
+ *                added
  */
 ek_hist *ek_telemetry_hist(ek_metrics *metrics, const char *name, const char *labels, double scale,
                            const double *bounds, int32_t n_bounds, const char *help);
@@ -76,9 +89,11 @@ static inline int64_t ek_gauge_get(const ek_gauge *gauge)
 }
 
 /**
- * Write the Prometheus text.
- * @return bytes that the whole text takes; when that is > bytes nothing beyond `bytes` was written and the
- *         caller comes again with more room
+ * Write the Prometheus text: families in the order of their first registration, series of one name
+ * together.
+ * @param out_text not NUL-terminated
+ * @return bytes that the whole text takes; when that is > bytes nothing beyond `bytes` was written
+ *         and the caller comes again with more room
  */
 size_t ek_telemetry_metrics_render(const ek_metrics *metrics, char *out_text, size_t bytes);
 

@@ -1,0 +1,31 @@
+/*
+ * The experts as Prometheus text: figures per layer, and the hottest few experts by name.
+ *
+ * The whole matrix would be thousands of series at each scrape; it is had as JSON from /v1/experts
+ * instead. Here the text is bounded: 48 layers of 128 experts take less than 200 KB, whatever the
+ * traffic.
+ */
+#ifndef EK_TELEMETRY_PROM_EXPERTS_H
+#define EK_TELEMETRY_PROM_EXPERTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "telemetry/experts.h"
+
+#define EK_PROM_EXPERTS_TOP_MAX 64
+
+/**
+ * Render balance, idle experts, tokens, busy and service time per layer and the top_k hottest
+ * experts.
+ * @param window_us what "load" looks back on (10 s is usual); counters and service times are since
+ *                 start
+ * @param top_k     0..EK_PROM_EXPERTS_TOP_MAX
+ * @param out       not NUL-terminated
+ * @return bytes that the whole text takes; when that is > bytes nothing beyond `bytes` was written
+ * Any thread, lock-free.
+ */
+size_t ek_telemetry_experts_render(const ek_expert_stats *stats, int64_t window_us, int32_t top_k,
+                                   char *out, size_t bytes);
+
+#endif
