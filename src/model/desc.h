@@ -1,10 +1,11 @@
 /*
  * The model description: hyper-parameters and weight views of one model, as data.
  *
- * An architecture is one row of a table (desc.c): its name in the file, which keys it reads, which tensors
- * each layer has, its rotary kind, its norms and its gate rule. Adding one is a row plus whatever is truly
- * new in its arithmetic. ek_model_load checks that every key is in range, every tensor is there with the
- * shape that the keys imply and with a supported type, so that the engine never checks again.
+ * An architecture is one row of a table (arch.c): its name in the file, which keys it reads, which
+ * tensors each layer has, its rotary kind, its norms and its gate rule. Adding one is a row plus
+ * whatever is truly new in its arithmetic. ek_model_load checks that every key is in range, every
+ * tensor is there with the shape that the keys imply and with a supported type, so that the engine
+ * never checks again.
  *
  * Everything lives in the arena given and in the mapped file, and is immutable afterwards. Pure.
  */
@@ -22,9 +23,11 @@
 
 #define EK_MODEL_LAYERS_MAX  1024
 #define EK_MODEL_EXPERTS_MAX 1024
+#define EK_MODEL_TOP_K_MAX   64
 #define EK_MODEL_HEADS_MAX   1024
 #define EK_MODEL_VOCAB_MAX   (1 << 24)
 #define EK_MODEL_DIM_MAX     (1 << 20)
+#define EK_MODEL_CONTEXT_MAX (1 << 30)
 
 typedef enum ek_qk_norm {
     EK_QK_NORM_NONE,
@@ -38,7 +41,7 @@ typedef enum ek_gate_score {
     EK_GATE_SOFTMAX_CHOSEN, /* top-k on logits, softmax over the chosen */
 } ek_gate_score;
 
-/** How a layer turns gate logits into experts and weights (the whole of ENGINE.md's routing column). */
+/** How a layer turns gate logits into experts and weights. */
 typedef struct ek_model_gate {
     ek_gate_score score;
     bool renormalise; /* weights divided by their sum over the chosen */
@@ -67,7 +70,7 @@ typedef struct ek_model_params {
     bool shared_gated; /* shared expert's output x sigmoid(gate . x) */
     ek_qk_norm qk_norm;
     float rope_base;
-    float rope_scale; /* linear position scaling, 1 for none */
+    float rope_scale; /* positions are multiplied by it: 1 / the file's linear scaling factor */
     float rms_eps;
     ek_model_gate gate;
     int64_t n_params_total;
@@ -83,7 +86,7 @@ typedef struct ek_model_layer {
     const ek_tensor *attn_q_norm, *attn_k_norm;
     const ek_tensor *attn_out;                /* (d rows, n_heads * head_dim_v) */
     const ek_tensor *ffn_norm;                /* (d) */
-    const ek_tensor *gate;                    /* (n_experts rows, d) F32 */
+    const ek_tensor *gate;                    /* (n_experts rows, d) */
     const ek_tensor *gate_bias;               /* (n_experts) selection bias or NULL */
     const ek_tensor *expert_gate, *expert_up; /* (n_experts, expert_ff rows, d) */
     const ek_tensor *expert_down;             /* (n_experts, d rows, expert_ff) */
@@ -103,8 +106,9 @@ typedef struct ek_model {
 
 /**
  * Read the description of a parsed file.
- * @return EK_OK; EK_EUNSUPPORTED architecture unknown (the text lists the known ones), a tensor type or a
- *         rope scaling kind is not supported; EK_EFORMAT a key or tensor is missing or out of range; EK_ENOMEM
+ * @return EK_OK; EK_EUNSUPPORTED architecture unknown (the text lists the known ones), a dense
+ * model, or a tensor, type, width or rope scaling that this program has no arithmetic for;
+ *         EK_EFORMAT a key or tensor is missing or out of range; EK_ENOMEM
  */
 EK_MUST ek_status ek_model_load(const ek_gguf *gguf, ek_arena *perm, ek_model **out_model,
                                 ek_err *err);
