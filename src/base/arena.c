@@ -5,7 +5,7 @@
 #include "base/assert.h"
 #include "base/size.h"
 
-void *ek_arena_try_alloc(ek_arena *arena, size_t n, size_t size, size_t align)
+void *ek_arena_try_raw(ek_arena *arena, size_t n, size_t size, size_t align)
 {
     size_t bytes;
     if (!ek_size_mul(n, size, &bytes)) return NULL;
@@ -14,7 +14,13 @@ void *ek_arena_try_alloc(ek_arena *arena, size_t n, size_t size, size_t align)
     if (pad > room || bytes > room - pad) return NULL;
     void *mem = arena->beg + pad;
     arena->beg += pad + bytes;
-    return bytes ? memset(mem, 0, bytes) : mem;
+    return mem;
+}
+
+void *ek_arena_try_alloc(ek_arena *arena, size_t n, size_t size, size_t align)
+{
+    void *mem = ek_arena_try_raw(arena, n, size, align);
+    return mem && n && size ? memset(mem, 0, n * size) : mem;
 }
 
 void *ek_arena_alloc(ek_arena *arena, size_t n, size_t size, size_t align)

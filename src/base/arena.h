@@ -42,6 +42,12 @@ static inline size_t ek_arena_free_bytes(const ek_arena *arena)
  */
 void *ek_arena_try_alloc(ek_arena *arena, size_t n, size_t size, size_t align);
 
+/**
+ * As ek_arena_try_alloc, but the memory holds whatever was there: for buffers that are written from end
+ * to end before anybody reads them, where zeroing would cost as much as the work itself.
+ */
+void *ek_arena_try_raw(ek_arena *arena, size_t n, size_t size, size_t align);
+
 /** As ek_arena_try_alloc, but asserts instead of returning NULL. */
 void *ek_arena_alloc(ek_arena *arena, size_t n, size_t size, size_t align);
 
