@@ -1,0 +1,113 @@
+#!/bin/sh
+# Installs what building, testing or checking evenkeel needs and this machine lacks, through apt.
+#
+#   tools/setup.sh [build] [test] [check] [fuzz]     (default: build)
+#
+# Says what is missing and what each package is for, asks nothing, leaves alone what is there. A machine
+# without apt gets the list instead, and goes on when every library is found anyway.
+set -eu
+
+# group | how to see that it is there | Debian package | what it is for
+needs() {
+    cat <<'TABLE'
+build|cmd:cc|gcc|the C compiler
+build|file:stdio.h|libc6-dev|headers of the C library
+build|cmd:meson|meson|the build system
+build|cmd:ninja|ninja-build|runs the build
+build|cmd:pkg-config|pkg-config|finds the libraries below
+build|cmd:python3|python3|build scripts and checks
+build|lib:libmicrohttpd|libmicrohttpd-dev|HTTP server
+build|lib:jansson|libjansson-dev|JSON
+build|lib:libcyaml|libcyaml-dev|YAML configuration
+build|lib:libpcre2-8|libpcre2-dev|regular expressions of the tokenizers
+build|lib:libcrypto|libssl-dev|SHA-256 and HMAC
+build|lib:libxxhash|libxxhash-dev|hashes of prompt prefixes
+build|lib:libcurl|libcurl4-openssl-dev|HTTP client of the chat, status and experts commands
+test|lib:cmocka|libcmocka-dev|unit tests
+test|cmd:curl|curl|requests as users send them
+test|py:numpy|python3-numpy|makes the small test models
+check|cmd:clang-format-14|clang-format-14|format check
+check|cmd:clang-tidy-14|clang-tidy-14|static analysis
+check|cmd:shellcheck|shellcheck|checks the shell scripts
+check|cmd:man|man-db|renders the manual page
+fuzz|cmd:clang-14|clang-14|compiler with libFuzzer
+fuzz|clangrt:fuzzer|libclang-rt-14-dev|libFuzzer and the sanitizers of clang
+TABLE
+}
+
+present() {
+    case $1 in
+    cmd:*) command -v "${1#cmd:}" >/dev/null 2>&1 ;;
+    lib:*) command -v pkg-config >/dev/null 2>&1 && pkg-config --exists "${1#lib:}" ;;
+    file:*) [ -e "/usr/include/${1#file:}" ] ;;
+    py:*) system_python -c "import ${1#py:}" >/dev/null 2>&1 ;;
+    clangrt:*) ls /usr/lib/llvm-14/lib/clang/*/lib/linux/libclang_rt."${1#clangrt:}"*.a \
+        >/dev/null 2>&1 ;;
+    esac
+}
+
+# The build prefers /usr/bin/python3, since that is where apt puts python3-numpy.
+system_python() {
+    if [ -x /usr/bin/python3 ]; then /usr/bin/python3 "$@"; else python3 "$@"; fi
+}
+
+say() { printf 'setup: %s\n' "$*"; }
+
+groups=${*:-build}
+missing=
+list=$(needs)
+while IFS='|' read -r group probe package why; do
+    case " $groups " in *" $group "*) ;; *) continue ;; esac
+    if ! present "$probe"; then
+        say "$package is missing ($why)"
+        missing="$missing $package"
+    fi
+done <<LIST
+$list
+LIST
+
+if [ -z "$missing" ]; then
+    say "everything needed for '$groups' is here"
+    exit 0
+fi
+
+if ! command -v apt-get >/dev/null 2>&1; then
+    say "no apt-get on this machine: install the equivalents of$missing with its own package manager" >&2
+    exit 1
+fi
+
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null 2>&1; then
+        say "installing needs root and sudo is not here; as root run: apt-get install$missing" >&2
+        exit 1
+    fi
+    as_root=sudo
+fi
+
+apt() {
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y \
+        -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3 "$@"
+}
+
+# Package lists are fetched only when the present ones do not lead to every package (a fresh machine has
+# none, an old one points at files that are gone). Word splitting of $missing is meant.
+say "installing:$missing"
+# shellcheck disable=SC2086
+if ! first_try=$(apt install --no-install-recommends $missing 2>&1); then
+    say "apt-get said: $(printf '%s\n' "$first_try" | tail -n 1)"
+    say "fetching the package lists (apt-get update) and trying again"
+    apt update
+    # shellcheck disable=SC2086
+    apt install --no-install-recommends $missing
+fi
+
+for package in $missing; do
+    row=$(needs | grep -F "|$package|")
+    probe=$(printf '%s' "$row" | cut -d'|' -f2)
+    if ! present "$probe"; then
+        say "$package was installed, yet $probe is still not found" >&2
+        exit 1
+    fi
+done
+say "done"
