@@ -1,12 +1,13 @@
 /*
  * Sampling one token from logits: penalties, bias, temperature, top-k, top-p, min-p, a draw.
  *
- * Order: logit_bias -> repetition, frequency, presence penalties -> (temperature 0: the highest, lowest
- * id of equals) -> temperature -> top_k -> top_p -> min_p -> draw. Penalties look at the generated tokens
- * and the prompt's (repetition) or the generated ones (frequency, presence), as OpenAI and the common
- * engines define them:
- *     repetition   z / r for z > 0, z * r otherwise        once for each token seen
- *     frequency    z - count * f        presence   z - p   for each token generated
+ * Order: logit_bias -> repetition, frequency, presence penalties -> (temperature 0: the highest,
+ * lowest id of equals) -> temperature -> top_k -> top_p -> min_p -> draw. Penalties look at the
+ * generated tokens and the prompt's (repetition) or the generated ones (frequency, presence), as
+ * OpenAI and the common engines define them:
+ *     repetition  z / r for z > 0, z * r otherwise  once for each token seen
+ *     frequency   z - count * f                     for each token generated
+ *     presence    z - p                             once for each token generated
  * The draw uses the request's own generator, so a seed repeats a request whatever else is running.
  * NaN counts as the lowest logit. When every logit is -inf or banned, the answer is id 0.
  * Pure but for the caller's state; one owner at a time per sampler.
@@ -60,7 +61,10 @@ typedef struct ek_sampled {
     ek_token_logprob top[EK_SAMPLER_TOP_LOGPROBS_MAX]; /* most likely first, lower id of equals */
 } ek_sampled;
 
-/** Check what a client gave. @return EK_OK; EK_EINVAL, the text names the parameter and its range */
+/**
+ * Check what a client gave.
+ * @return EK_OK; EK_EINVAL, the text names the parameter and its range
+ */
 EK_MUST ek_status ek_engine_sampling_check(const ek_sampling *sampling, int32_t n_vocab,
                                            ek_err *err);
 

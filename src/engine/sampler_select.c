@@ -41,14 +41,18 @@ float ek_sampler_max(const float *logits, int32_t n, int32_t *out_id)
 void ek_sampler_weights(const float *logits, int32_t n, float max, float temperature,
                         float *out_weights)
 {
-    /* Subtracting first keeps a tiny temperature from overflowing; comparing first serves an infinite maximum. */
+    /*
+     * Subtracting first keeps a tiny temperature from overflowing; comparing first serves an
+     * infinite maximum.
+     */
     for (int32_t id = 0; id < n; id++)
         out_weights[id] = logits[id] == max ? 1.0f : expf((logits[id] - max) / temperature);
 }
 
 /*
- * Keep the shortest run of (higher logit, then lower id) whose amount reaches `target`; an amount is
- * a token's weight, or 1 when tokens are counted. Each pass finds one more digit of the border's key.
+ * Keep the shortest run of (higher logit, then lower id) whose amount reaches `target`; an amount
+ * is a token's weight, or 1 when tokens are counted. Each pass finds one more digit of the
+ * border's key.
  */
 static void keep_first(const float *logits, int32_t n, bool by_weight, double target,
                        float *weights)

@@ -75,8 +75,8 @@ ek_text_stream *ek_text_stream_init(ek_arena *perm, const ek_str *stops, int32_t
 }
 
 /*
- * Run clean bytes out[n_seen..n_text) through the automata. Returns the length of the text that stays: all of it, or
- * what comes before the stop string that is complete first.
+ * Run clean bytes out[n_seen..n_text) through the automata. Returns the length of the text that
+ * stays: all of it, or what comes before the stop string that is complete first.
  */
 static int32_t find_stop(ek_text_stream *stream, const char *out, int32_t n_seen, int32_t n_text)
 {
@@ -93,7 +93,10 @@ static int32_t find_stop(ek_text_stream *stream, const char *out, int32_t n_seen
     return n_text;
 }
 
-/* Keep back the longest suffix that an automaton is inside of. It lies within out: it began after the last release. */
+/*
+ * Keep back the longest suffix that an automaton is inside of. It lies within out: it began after
+ * the last release.
+ */
 static int32_t hold_back(ek_text_stream *stream, const char *out, int32_t n_text)
 {
     uint32_t longest = 0;

@@ -1,11 +1,12 @@
 /*
- * From token pieces to text that may leave the house: whole UTF-8 characters only, and nothing of a stop
- * string.
+ * From token pieces to text that may leave the house: whole UTF-8 characters only, and nothing of
+ * a stop string.
  *
- * What could still become a stop string is held back: the longest suffix of the text that is a proper prefix of
- * one, and not a byte more. The text ends before the stop string that is complete first (of those complete with
- * the same byte: the longest), however tokens cut it. Work is done byte by byte with one matching automaton per
- * stop string, so cost is O(bytes * stops) and memory is fixed at the start. Pure.
+ * What could still become a stop string is held back: the longest suffix of the text that is a
+ * proper prefix of one, and not a byte more. The text ends before the stop string that is
+ * complete first (of those complete with the same byte: the longest), however tokens cut it. Work
+ * is done byte by byte with one matching automaton per stop string, so cost is O(bytes * stops)
+ * and memory is fixed at the start. Pure.
  */
 #ifndef EK_ENGINE_TEXT_STREAM_H
 #define EK_ENGINE_TEXT_STREAM_H
@@ -30,7 +31,8 @@ typedef struct ek_text_stream ek_text_stream;
 size_t ek_text_stream_bytes(const ek_str *stops, int32_t n_stops);
 
 /**
- * @param stops valid UTF-8, 1..EK_TEXT_STOP_BYTES_MAX bytes each, at most EK_TEXT_STOPS_MAX; borrowed
+ * @param stops valid UTF-8, 1..EK_TEXT_STOP_BYTES_MAX bytes each, at most EK_TEXT_STOPS_MAX;
+ *          borrowed
  * @param drop_space the text's very first byte is left out if it is a space (SentencePiece)
  * @return in perm
  */

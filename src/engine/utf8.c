@@ -8,7 +8,10 @@ static int32_t put_replacement(char *out)
     return 3;
 }
 
-/* Table 3-7: how many bytes follow a first byte, and which second ones are allowed. 0 for no first byte. */
+/*
+ * Table 3-7: how many bytes follow a first byte, and which second ones are allowed. 0 for no
+ * first byte.
+ */
 static uint8_t followers(uint8_t first, uint8_t *out_low, uint8_t *out_high)
 {
     *out_low = 0x80;

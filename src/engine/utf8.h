@@ -1,9 +1,8 @@
 /*
- * Bytes in, valid UTF-8 out: an incremental decoder that passes whole characters on and puts U+FFFD in
- * place of what is none.
- * Source: The Unicode Standard 3.9, table 3-7 and "U+FFFD substitution of maximal subparts": one U+FFFD for
- * each longest beginning of a character that does not go on as one.
- * Pure.
+ * Bytes in, valid UTF-8 out: an incremental decoder that passes whole characters on and puts
+ * U+FFFD in place of what is none.
+ * Source: The Unicode Standard 3.9, table 3-7 and "U+FFFD substitution of maximal subparts": one
+ * U+FFFD for each longest beginning of a character that does not go on as one. Pure.
  */
 #ifndef EK_ENGINE_UTF8_H
 #define EK_ENGINE_UTF8_H
@@ -24,7 +23,10 @@ typedef struct ek_utf8 {
     uint8_t low, high; /* range of its next byte */
 } ek_utf8;             /* zeroed: nothing unfinished */
 
-/** @return bytes written to out, at most EK_UTF8_FEED_MAX; over a whole text at most three per byte fed */
+/**
+ * @return bytes written to out, at most EK_UTF8_FEED_MAX; over a whole text at most three per
+ *         byte fed
+ */
 int32_t ek_utf8_feed(ek_utf8 *utf8, uint8_t byte, char *out);
 
 /** End of the text: an unfinished character becomes U+FFFD. @return bytes written */

@@ -2,7 +2,7 @@
 
 #include "base/assert.h"
 
-/* While a step is composed, pick[] holds all sequences by age, and n_tokens says what became of each. */
+/* While a step is composed, pick[] holds all sequences by age; n_tokens says what became of them. */
 enum { GIVEN_UP = -1, LEFT_OUT = 0 };
 
 typedef struct composer {
@@ -49,8 +49,9 @@ static int32_t blocks_short(const composer *c, const ek_sched_running *seq, int3
 }
 
 /*
- * The one that gives way to the sequence at place `asking`: the youngest paused one, else the youngest that is not older.
- * Only holders of blocks count, since giving up anything else frees nothing. -1: nobody.
+ * The one that gives way to the sequence at place `asking`: the youngest paused one, else the
+ * youngest that is not older. Only holders of blocks count, since giving up anything else frees
+ * nothing. -1: nobody.
  */
 static int32_t find_victim(const composer *c, int32_t asking)
 {
@@ -64,7 +65,10 @@ static int32_t find_victim(const composer *c, int32_t asking)
     return youngest;
 }
 
-/* Give sequences up until the one at `asking` can have n_blocks; false when it gave way itself or must wait. */
+/*
+ * Give sequences up until the one at `asking` can have n_blocks; false when it gave way itself or
+ * must wait.
+ */
 static bool make_room(composer *c, int32_t asking, int32_t n_blocks)
 {
     while (c->free_blocks < n_blocks) {
@@ -115,7 +119,7 @@ static void pick_prompts(composer *c)
     for (int32_t at = 0; at < c->n_running && budget > 0; at++) {
         const ek_sched_running *seq = sequence(c, at);
         if (!may_run(c, at) || tokens_left(seq) <= 1) continue;
-        /* Others at work will end and free blocks. Only when nobody works must the prompt take them. */
+        /* Others at work will end and free blocks; only when nobody works must it take them. */
         if (c->n_picked == 0) (void)make_room(c, at, blocks_short(c, seq, 1));
         int32_t n = tokens_that_fit(c, seq);
         if (n > budget) n = budget;
@@ -172,11 +176,18 @@ bool ek_sched_admits(const ek_sched_params *params, int32_t n_running, int32_t f
     return wanted + n_running <= free_blocks;
 }
 
-int32_t ek_sched_yields(const ek_sched_running *running, int32_t n_running)
+int32_t ek_sched_yields(const ek_sched_params *params, const ek_sched_running *running,
+                        int32_t n_running, int32_t free_blocks, int32_t n_prompt, int32_t n_hit)
 {
-    int32_t youngest = -1;
-    for (int32_t i = 0; i < n_running; i++)
-        if (running[i].paused && (youngest < 0 || running[i].order > running[youngest].order))
-            youngest = i;
-    return youngest;
+    int32_t youngest = -1, n_paused = 0;
+    int64_t blocks = free_blocks;
+    for (int32_t i = 0; i < n_running; i++) {
+        if (!running[i].paused) continue;
+        n_paused++;
+        blocks += running[i].n_blocks;
+        if (youngest < 0 || running[i].order > running[youngest].order) youngest = i;
+    }
+    int32_t had = blocks > INT32_MAX ? INT32_MAX : (int32_t)blocks;
+    bool suffices = ek_sched_admits(params, n_running - n_paused, had, n_prompt, n_hit);
+    return suffices ? youngest : -1;
 }

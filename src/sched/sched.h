@@ -1,13 +1,15 @@
 /*
- * Who joins the next step: continuous batching with chunked prefill. Pure: state in, composition out.
+ * Who joins the next step: continuous batching with chunked prefill. Pure: state in, composition
+ * out.
  *
- * Decode goes first: every decoding sequence gets its one token in every step. What is left of the
- * step's budget is given to prompts, first come first served, in chunks, so that a long prompt never
- * freezes the others. Waiting requests are admitted while a place and KV blocks for their whole
- * prompt are there. When decoding sequences need blocks and none is left, somebody gives way: first
- * the paused ones, which compute nothing anyway, then the youngest running one. Whoever gave way goes
- * back to the queue with its age kept, and its prompt plus what it generated is computed again later.
- * The oldest sequence that is not paused never gives way, so work always goes on.
+ * Decode goes first: every decoding sequence gets its one token in every step. What is left of
+ * the step's budget is given to prompts, first come first served, in chunks, so that a long
+ * prompt never freezes the others. Waiting requests are admitted while a place and KV blocks for
+ * their whole prompt are there. When decoding sequences need blocks and none is left, somebody
+ * gives way: first the paused ones, which compute nothing anyway, then the youngest running one.
+ * Whoever gave way goes back to the queue with its age kept, and its prompt plus what it
+ * generated is computed again later. The oldest sequence that is not paused never gives way, so
+ * work always goes on.
  */
 #ifndef EK_SCHED_SCHED_H
 #define EK_SCHED_SCHED_H
@@ -50,8 +52,8 @@ typedef struct ek_sched_step {
  * Compose the next step.
  * @param running     (n_running) in any order; fastest when ascending by order
  * @param free_blocks KV blocks that can be had now
- * A pick never needs more blocks than free_blocks plus what the preempted ones hold. Where sequences
- * share blocks, giving one up frees fewer than it holds: then give up, and compose again.
+ * A pick never needs more blocks than free_blocks plus what the preempted ones hold. Where
+ * sequences share blocks, giving one up frees fewer than it holds: then give up, and compose again.
  * Cost O(n_running^2) at worst, O(n_running) when sorted and blocks suffice.
  */
 void ek_sched_compose(const ek_sched_params *params, const ek_sched_running *running,
@@ -67,8 +69,13 @@ void ek_sched_compose(const ek_sched_params *params, const ek_sched_running *run
 bool ek_sched_admits(const ek_sched_params *params, int32_t n_running, int32_t free_blocks,
                      int32_t n_prompt, int32_t n_hit);
 
-/** Who gives its place and blocks to a waiting request that was not admitted: the youngest paused one; -1: nobody. */
-int32_t ek_sched_yields(const ek_sched_running *running, int32_t n_running);
+/**
+ * Who gives its place and blocks to a waiting request that ek_sched_admits refused: the youngest
+ * paused one. Parameters as there.
+ * @return index into running; -1 when nobody is paused or all of the paused ones would not suffice
+ */
+int32_t ek_sched_yields(const ek_sched_params *params, const ek_sched_running *running,
+                        int32_t n_running, int32_t free_blocks, int32_t n_prompt, int32_t n_hit);
 
 /** Blocks that n_tokens positions take. */
 int32_t ek_sched_blocks(const ek_sched_params *params, int32_t n_tokens);

@@ -1,7 +1,8 @@
 /*
  * Goal: every parameter of sampling does what its definition says, on numbers worked out by hand.
- * Method: small logit rows; penalties and logprobs are compared with values from the formulas, edge values (NaN,
- * infinities, everything banned, ties) with the answer that the header promises.
+ * Method: small logit rows; penalties and logprobs are compared with values from the formulas,
+ * edge values (NaN, infinities, everything banned, ties) with the answer that the header
+ * promises.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -127,7 +128,9 @@ static void a_banned_token_is_never_drawn_however_high(void **state)
     assert_int_equal(draw_once(&s, (float[]){1, 500, 1}, 3), 0);
 }
 
-/* ---- penalties: the sampler changes the logits in place, so its arithmetic can be read off ---- */
+/*
+ * ---- penalties: the sampler changes the logits in place, so its arithmetic can be read off ----
+ */
 
 static void penalised(fixture *f, const float *in, int32_t n, float *out)
 {

@@ -1,8 +1,8 @@
 /*
- * Goal: the cuts (top_k, top_p, min_p) keep exactly the tokens that sorting would keep, the draw follows the
- * distribution that is left, and a seed repeats it.
- * Method: cuts are compared with a plain reference that sorts, over random rows with many ties and wide ranges; the
- * distribution is held to a chi-square bound with fixed seeds, so that the outcome never changes.
+ * Goal: the cuts (top_k, top_p, min_p) keep exactly the tokens that sorting would keep, the draw
+ * follows the distribution that is left, and a seed repeats it. Method: cuts are compared with a
+ * plain reference that sorts, over random rows with many ties and wide ranges; the distribution
+ * is held to a chi-square bound with fixed seeds, so that the outcome never changes.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -33,7 +33,10 @@ static int by_logit_then_id(const void *a, const void *b)
     return x->id < y->id ? -1 : 1;
 }
 
-/* Rows of every temper: all different, few distinct values, all equal, huge range, with infinities. */
+/*
+ * Rows of every temper: all different, few distinct values, all equal, huge range, with
+ * infinities.
+ */
 static int32_t make_row(ek_rng *rng, float *logits)
 {
     int32_t n = 1 + (int32_t)ek_rng_below(rng, ROW_MAX);
@@ -161,7 +164,10 @@ static double chi_square(const int32_t *counts, const double *weight)
     return chi;
 }
 
-/* 24.3: what seven degrees of freedom exceed once in a thousand; fewer degrees exceed it less often. */
+/*
+ * 24.3: what seven degrees of freedom exceed once in a thousand; fewer degrees exceed it less
+ * often.
+ */
 static void assert_follows(const ek_sampling *sampling, const double *weight)
 {
     int32_t counts[N_VOCAB];
@@ -217,7 +223,10 @@ static void a_seed_repeats_and_another_differs(void **state)
     assert_memory_not_equal(a, c, sizeof a);
 }
 
-/* One number of the generator per token, so that logprobs, cuts or bias do not shift what comes later. */
+/*
+ * One number of the generator per token, so that logprobs, cuts or bias do not shift what comes
+ * later.
+ */
 static void logprobs_do_not_change_the_draws(void **state)
 {
     (void)state;

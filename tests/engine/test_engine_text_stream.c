@@ -1,9 +1,9 @@
 /*
- * Goal: whatever the pieces, the text that comes out is valid UTF-8, ends before the stop string that is complete first,
- * and at every moment holds back exactly what it must and no byte more.
- * Method: a naive implementation sees the whole byte string at once (decoding by searching the longest valid
- * character, stops by comparing everywhere); every split of short texts and random splits of random texts must
- * agree with it after every single piece.
+ * Goal: whatever the pieces, the text that comes out is valid UTF-8, ends before the stop string
+ * that is complete first, and at every moment holds back exactly what it must and no byte more.
+ * Method: a naive implementation sees the whole byte string at once (decoding by searching the
+ * longest valid character, stops by comparing everywhere); every split of short texts and random
+ * splits of random texts must agree with it after every single piece.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,10 @@ typedef struct text {
 
 /* ---- the naive implementation ---- */
 
-/* Code point by code point from the definition: lengths, shortest form, no surrogates, at most U+10FFFF. */
+/*
+ * Code point by code point from the definition: lengths, shortest form, no surrogates, at most
+ * U+10FFFF.
+ */
 static bool is_character(const char *data, size_t len)
 {
     const uint8_t *b = (const uint8_t *)data;
@@ -44,7 +47,10 @@ static bool is_character(const char *data, size_t len)
     return code >= least[len] && code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF);
 }
 
-/* Could these bytes be followed by others that make a character of them? All continuations are tried at their edges. */
+/*
+ * Could these bytes be followed by others that make a character of them? All continuations are
+ * tried at their edges.
+ */
 static bool is_beginning(const char *data, size_t len)
 {
     static const char edge[] = {(char)0x80, (char)0x8F, (char)0x90,
@@ -68,7 +74,10 @@ static void append(text *to, const char *data, size_t len)
     to->len += len;
 }
 
-/* Decode all bytes; an unfinished character at the end becomes U+FFFD only when nothing follows any more. */
+/*
+ * Decode all bytes; an unfinished character at the end becomes U+FFFD only when nothing follows
+ * any more.
+ */
 static void naive_decode(const text *bytes, bool ended, text *out)
 {
     out->len = 0;

@@ -1,6 +1,7 @@
 /*
- * Goal: each rule of step composition holds on a state small enough to work out by hand.
- * Method: one test per rule; sequences are written as {n_cached, n_tokens, n_blocks, paused, order}, blocks hold 4 tokens.
+ * Goal: each rule of step composition holds on a state small enough to work out by hand. Method:
+ * one test per rule; sequences are written as {n_cached, n_tokens, n_blocks, paused, order},
+ * blocks hold 4 tokens.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -208,14 +209,19 @@ static void the_youngest_paused_one_yields_to_the_queue(void **state)
 {
     (void)state;
     const ek_sched_running running[] = {
-        {.n_tokens = 2, .paused = true, .order = 3},
-        {.n_tokens = 2, .paused = true, .order = 7},
-        {.n_tokens = 2, .paused = false, .order = 8},
+        {.n_tokens = 2, .n_blocks = 3, .paused = true, .order = 3},
+        {.n_tokens = 2, .n_blocks = 4, .paused = true, .order = 7},
+        {.n_tokens = 2, .n_blocks = 5, .paused = false, .order = 8},
     };
-    assert_int_equal(ek_sched_yields(running, 3), 1);
-    assert_int_equal(ek_sched_yields(running, 1), 0);
-    assert_int_equal(ek_sched_yields(running + 2, 1), -1);
-    assert_int_equal(ek_sched_yields(NULL, 0), -1);
+    assert_int_equal(ek_sched_yields(&params, running, 3, 0, 4, 0), 1);
+    assert_int_equal(ek_sched_yields(&params, running, 1, 0, 4, 0), 0);
+    assert_int_equal(ek_sched_yields(&params, running + 2, 1, 0, 4, 0), -1);
+    assert_int_equal(ek_sched_yields(&params, NULL, 0, 0, 4, 0), -1);
+    /* Both paused ones hold seven blocks; the third needs one of them for itself. */
+    assert_int_equal(ek_sched_yields(&params, running, 3, 0, 6 * 4, 0), 1);
+    assert_int_equal(ek_sched_yields(&params, running, 3, 0, 7 * 4, 0), -1);
+    assert_int_equal(ek_sched_yields(&params, running, 3, 1, 7 * 4, 0), 1);
+    assert_int_equal(ek_sched_yields(&params, running, 3, 0, 8 * 4, 8), 1);
 }
 
 int main(void)

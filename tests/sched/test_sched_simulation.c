@@ -1,8 +1,9 @@
 /*
- * Goal: over long random histories the scheduler keeps its promises: decode first, budgets kept, prompts first come first
- * served, blocks never overdrawn, preemption only when somebody needs blocks and by the stated order, nobody starves.
- * Method: a small world around the pure functions (arrivals, readers that stall, a block account) runs thousands of steps for
- * many seeds; after each composition every promise is checked against the state, not against another scheduler.
+ * Goal: over long random histories the scheduler keeps its promises: decode first, budgets kept,
+ * prompts first come first served, blocks never overdrawn, preemption only when somebody needs
+ * blocks and by the stated order, nobody starves. Method: a small world around the pure functions
+ * (arrivals, readers that stall, a block account) runs thousands of steps for many seeds; after
+ * each composition every promise is checked against the state, not against another scheduler.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -142,7 +143,8 @@ static void admit(world *w)
         }
         while (!ek_sched_admits(&w->params, w->n_running, w->free_blocks, r->n_tokens, 0)) {
             make_view(w);
-            int32_t yields = ek_sched_yields(w->view, w->n_running);
+            int32_t yields =
+                ek_sched_yields(&w->params, w->view, w->n_running, w->free_blocks, r->n_tokens, 0);
             if (yields < 0) return;
             assert_true(w->view[yields].paused);
             const request *gone = &w->request[w->running[yields]];
@@ -185,7 +187,10 @@ static bool is_prompt_at(const world *w, int32_t idx)
     return w->view[idx].n_tokens - w->view[idx].n_cached > 1;
 }
 
-/* Budgets; decode first; each sequence once, never a paused or given-up one, never more than it has. */
+/*
+ * Budgets; decode first; each sequence once, never a paused or given-up one, never more than it
+ * has.
+ */
 static void check_picks(const world *w)
 {
     int32_t n_decode = 0, n_prefill = 0;
@@ -209,7 +214,10 @@ static void check_picks(const world *w)
     assert_true(n_decode + n_prefill <= w->params.step_tokens_max);
 }
 
-/* Every decoding sequence has its token, unless it gave way or nothing was left to give; prompts are served by age. */
+/*
+ * Every decoding sequence has its token, unless it gave way or nothing was left to give; prompts
+ * are served by age.
+ */
 static void check_service(const world *w)
 {
     int32_t n_decode = 0, n_prefill = 0;
@@ -224,7 +232,10 @@ static void check_service(const world *w)
         int32_t left = r->n_tokens - r->n_cached;
         if (r->paused || is_given_up(w, i)) continue;
         if (left == 1 && blocks_needed(w, i, 1) == 0) assert_int_equal(tokens_picked(w, i), 1);
-        /* A prompt that got less than it can use spent the budget, and no younger one got any of it. */
+        /*
+         * A prompt that got less than it can use spent the budget, and no younger one got any of
+         * it.
+         */
         bool short_of_blocks = blocks_needed(w, i, tokens_picked(w, i) + 1) > 0;
         if (left == 1 || tokens_picked(w, i) == left || short_of_blocks) continue;
         assert_int_equal(n_prefill, budget);
@@ -234,7 +245,10 @@ static void check_service(const world *w)
     }
 }
 
-/* Blocks that had to be there before anybody gave way: those of the decodes, or one prompt's next one. */
+/*
+ * Blocks that had to be there before anybody gave way: those of the decodes, or one prompt's next
+ * one.
+ */
 static int32_t blocks_demanded(const world *w)
 {
     int32_t n = 0;
@@ -250,7 +264,10 @@ static int32_t blocks_demanded(const world *w)
     return n;
 }
 
-/* The picks fit; nobody gave way in vain; paused ones first, then the youngest first; the oldest stays. */
+/*
+ * The picks fit; nobody gave way in vain; paused ones first, then the youngest first; the oldest
+ * stays.
+ */
 static void check_preemption(const world *w)
 {
     int32_t needed = 0, freed = 0;
