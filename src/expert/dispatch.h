@@ -1,10 +1,10 @@
 /*
  * The dispatcher boundary: an engine hands packed token lists over and gets summed outputs back.
  *
- * The engine does not know whether experts live in this process (expert/local.h) or on other machines (the
- * cluster room implements the same table). A dispatcher executes plans and knows nothing of policies. One
- * owner thread (the engine's) calls it; dispatch and combine of one layer always come in pairs, and the
- * engine may compute something else (the shared expert) between them.
+ * The engine does not know whether experts live in this process (expert/local.h) or on other
+ * machines (the cluster room implements the same table). A dispatcher executes plans and knows
+ * nothing of policies. One owner thread (the engine's) calls it; dispatch and combine of one layer
+ * always come in pairs, and the engine may compute something else (the shared expert) between them.
  */
 #ifndef EK_EXPERT_DISPATCH_H
 #define EK_EXPERT_DISPATCH_H
@@ -16,7 +16,10 @@
 #include "base/status.h"
 #include "kernels/kernels.h"
 
-/** One layer's work: a route plan's lists and the tokens they point to. All borrowed until combine returns. */
+/**
+ * One layer's work: a route plan's lists and the tokens they point to. All borrowed until combine
+ * returns.
+ */
 typedef struct ek_expert_work {
     int32_t layer;
     int32_t n_tokens;
@@ -37,7 +40,8 @@ typedef struct ek_dispatcher_ops {
     ek_status (*dispatch)(ek_dispatcher *self, const ek_expert_work *work, ek_arena *step);
     /**
      * Finish it: out[t] += sum over k, in order of k, of weight[t][k] * expert(x[t]).
-     * @param out (n_tokens, d_model). The order of additions is fixed, so the sum depends on nothing but the token.
+     * @param out (n_tokens, d_model). The order of additions is fixed, so the sum depends on
+     *   nothing but the token.
      */
     ek_status (*combine)(ek_dispatcher *self, const ek_expert_work *work, float *out);
     /** Step bytes that dispatch takes for a batch of n_tokens. */

@@ -1,9 +1,9 @@
 /*
  * Local dispatcher: all experts in this process, computed as grouped FFNs over the packed lists.
  *
- * Each active expert reads its weights once per step for all of its tokens; (expert x row tile) is the unit of work
- * that the pool's threads take, so a hot expert is shared by all of them. Reports busy time and
- * service time per layer and expert to telemetry.
+ * Each active expert reads its weights once per step for all of its tokens; (expert x row tile) is
+ * the unit of work that the pool's threads take, so a hot expert is shared by all of them. Reports
+ * busy time and service time per layer and expert to telemetry.
  */
 #ifndef EK_EXPERT_LOCAL_H
 #define EK_EXPERT_LOCAL_H
