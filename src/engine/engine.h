@@ -1,14 +1,15 @@
 /*
  * The engine's one header for its users (gateway, cli, bench): requests in, text out.
  *
- * An engine owns one opened model, its KV cache and two kinds of threads: the step thread, which owns all
- * state and runs step after step, and the pool that computes. Users talk to it from any thread through
- * bounded queues: submit hands a request over, wait tells which requests have news, read takes the news out. A
- * request whose reader is slow pauses by itself when its output ring is full; it never holds up others.
- * Cancellation, deadlines and the queue's time limit are looked at between steps.
+ * An engine owns one opened model, its KV cache and two kinds of threads: the step thread, which
+ * owns all state and runs step after step, and the pool that computes. Users talk to it from any
+ * thread through bounded queues: submit hands a request over, wait tells which requests have
+ * news, read takes the news out. A request whose reader is slow pauses by itself when its output
+ * ring is full; it never holds up others. Cancellation, deadlines and the queue's time limit are
+ * looked at between steps.
  *
- * Text never leaves in the middle of a UTF-8 character, and never contains a stop string or what could
- * still become one.
+ * Text never leaves in the middle of a UTF-8 character, and never contains a stop string or what
+ * could still become one.
  */
 #ifndef EK_ENGINE_ENGINE_H
 #define EK_ENGINE_ENGINE_H
@@ -37,15 +38,21 @@ typedef struct ek_request ek_request; /* a handle; reference counted inside */
 
 /**
  * Open the model and start. Takes as long as reading the metadata takes; weights are mapped.
+ * @param params       copied; ranges as in params.h
  * @param model_path   .gguf, or the first shard
  * @param chat_format  NULL: recognise
- * @param metrics      borrowed until destroy; the engine registers its series (see docs/METRICS.md)
- * @return EK_OK; EK_ENOMEM with the computed need in the text (weights + KV + buffers, 20 % margin); the model's errors
+ * @param metrics      borrowed until destroy; the engine registers its series (docs/METRICS.md),
+ *                     so one registry serves one engine. NULL: counted, but seen by nobody
+ * @return EK_OK; EK_ENOMEM with the computed need in the text (weights + KV + buffers, 20 %
+ *         margin); EK_EINVAL a parameter is out of range for this model; the model's errors
  */
 EK_MUST ek_status ek_engine_create(const ek_engine_params *params, const char *model_path,
                                    const char *chat_format, ek_metrics *metrics,
                                    ek_engine **out_engine, ek_err *err);
-/** Cancels what still runs, joins the threads, frees everything. All handles must be released before. Accepts NULL. */
+/**
+ * Cancels what still runs, joins the threads, frees everything. All handles must be released
+ * before, and nobody may be inside a call. Accepts NULL.
+ */
 void ek_engine_destroy(ek_engine *engine);
 
 /** From now on submit answers EK_EDRAINING; what is inside goes on. */
@@ -86,10 +93,14 @@ void ek_engine_load_get(const ek_engine *engine, ek_engine_load *out_load);
 
 /* ---- text <-> ids (any thread) ---- */
 
-/** Ids of text, in heap memory that the caller frees with ek_sys_free. @return EK_OK; EK_ENOMEM; EK_ECONTEXT longer than max_ids */
+/** Ids of text, in heap memory that the caller frees with ek_sys_free. @return EK_OK; EK_ENOMEM */
 EK_MUST ek_status ek_engine_tokenize(const ek_engine *engine, ek_str text, bool parse_special,
                                      bool add_bos, int32_t **out_ids, int64_t *out_n, ek_err *err);
-/** Text of ids in heap memory. @return EK_OK; EK_EINVAL an id outside the vocabulary; EK_ENOMEM */
+/**
+ * Text of ids in heap memory, NUL-terminated besides its length; freed with ek_sys_free. Bytes as
+ * the tokens have them: not checked to be UTF-8.
+ * @return EK_OK; EK_EINVAL an id outside the vocabulary; EK_ENOMEM
+ */
 EK_MUST ek_status ek_engine_detokenize(const ek_engine *engine, const int32_t *ids, int64_t n_ids,
                                        bool show_special, ek_str *out_text, ek_err *err);
 
@@ -98,12 +109,19 @@ typedef struct ek_engine_message {
     ek_str content;
 } ek_engine_message;
 
-/** Ids of a conversation up to where the answer begins. @return EK_OK; EK_EINVAL (role; err names messages[i]); EK_EUNSUPPORTED (no chat format) */
+/**
+ * Ids of a conversation up to where the answer begins, in heap memory as from tokenize.
+ * @return EK_OK; EK_EINVAL (role; err names messages[i]); EK_EUNSUPPORTED (no chat format);
+ *          EK_ENOMEM
+ */
 EK_MUST ek_status ek_engine_chat_ids(const ek_engine *engine, const ek_engine_message *messages,
                                      int32_t n_messages, int32_t **out_ids, int64_t *out_n,
                                      ek_err *err);
 
-/** Bytes of one token for logprobs: special tokens spelled out. @return byte count, at most 1,024 */
+/**
+ * Bytes of one token for logprobs: special tokens spelled out.
+ * @return byte count, at most 1,024
+ */
 size_t ek_engine_piece(const ek_engine *engine, int32_t id, char out_piece[1024]);
 
 /* ---- requests ---- */
@@ -117,7 +135,8 @@ typedef struct ek_request_params {
     int32_t n_stops;
     const int32_t *stop_ids; /* (n_stop_ids <= 16) besides the model's own end tokens; copied */
     int32_t n_stop_ids;
-    bool ignore_eos;     /* go on past end tokens (benchmarks) */
+    bool ignore_eos; /* go on past the model's end tokens (benchmarks) */
+    bool fresh_text; /* the answer begins a text (chat): SentencePiece's first space is dropped */
     int64_t deadline_us; /* monotonic; 0: none. Passed: finish = EK_FINISH_TIMEOUT */
     void *tag;           /* the user's, given back by wait */
 } ek_request_params;
@@ -135,20 +154,26 @@ typedef enum ek_finish {
 /**
  * Hand a request over.
  * @param out_request the user's handle: read until finish, then ek_engine_release
- * @return EK_OK; EK_EFULL running and waiting places are taken; EK_EDRAINING; EK_ECONTEXT too long (err has
- *         both numbers); EK_EINVAL; EK_ENOMEM it could never fit into the KV budget, or no memory
+ * @return EK_OK; EK_EFULL running and waiting places are taken; EK_EDRAINING; EK_ECONTEXT too
+ *         long (err has both numbers); EK_EINVAL (err names the parameter); EK_ENOMEM it could
+ *         never fit into the KV budget, or no memory
  */
 EK_MUST ek_status ek_engine_submit(ek_engine *engine, const ek_request_params *params,
                                    ek_request **out_request, ek_err *err);
 
-/** Stop it at the next step border; its reader still gets a finish. Any thread, any number of times. */
+/**
+ * Stop it at the next step border; its reader still gets a finish. Any thread, any number of
+ * times.
+ */
 void ek_engine_cancel(ek_engine *engine, ek_request *request);
 
 /** Give the handle back (cancels what is not finished). The handle must not be used again. */
 void ek_engine_release(ek_engine *engine, ek_request *request);
 
 /**
- * Tags of requests that have news since they were last read; each appears at most once until it is read. One thread waits.
+ * Tags of requests that have news since they were last read; each appears at most once until it is
+ * read, and none after its release. One thread waits.
+ * @param timeout_us < 0: for ever
  * @return number of tags, 0 on timeout or wake
  */
 int32_t ek_engine_wait(ek_engine *engine, void **out_tags, int32_t max, int64_t timeout_us);
@@ -190,7 +215,11 @@ void ek_engine_read(ek_engine *engine, ek_request *request, ek_output *out_outpu
 
 /* ---- looking inside (the `logits` command, tests) ---- */
 
-/** Logits (n_vocab) of the last prompt position, computed on the idle engine. @return EK_OK; as submit */
+/**
+ * Logits (n_vocab) of the last prompt position, computed as any request's are; waits for them.
+ * @return EK_OK; as submit; EK_ECANCELED the engine was destroyed meanwhile; EK_ETIMEOUT waited
+ *         too long for a place; EK_EPEER the step failed
+ */
 EK_MUST ek_status ek_engine_logits(ek_engine *engine, const int32_t *prompt, int32_t n_prompt,
                                    float *out_logits, ek_err *err);
 

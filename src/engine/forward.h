@@ -1,10 +1,12 @@
 /*
- * The forward pass of one step: a batch of tokens from any number of sequences, prefill and decode mixed.
+ * The forward pass of one step: a batch of tokens from any number of sequences, prefill and decode
+ * mixed.
  *
- * For every token: embedding; per layer: norm, attention over the paged cache, gate logits -> route plan ->
- * dispatch -> combine (+ shared expert); final norm; and logits for the rows asked for. A token's result
- * depends on its own sequence only, never on who shares the batch. One owner: the engine thread; compute
- * is spread over the pool. Nothing here allocates or locks after creation.
+ * For every token: embedding; per layer: norm, attention over the paged cache, gate logits -> route
+ * plan -> dispatch -> combine (+ shared expert); final norm; and logits for the rows asked for. A
+ * token's result depends on its own sequence only, never on who shares the batch, how a prompt was
+ * cut into chunks, or how many threads compute. One owner: the engine thread; compute is spread
+ * over the pool. Nothing here allocates or locks after creation.
  */
 #ifndef EK_ENGINE_FORWARD_H
 #define EK_ENGINE_FORWARD_H
@@ -22,14 +24,14 @@
 
 typedef struct ek_forward ek_forward;
 
-/** One sequence's part of a batch: n_tokens consecutive positions starting at seq->n_tokens. */
+/** One sequence's part of a batch: n_tokens consecutive positions starting at kv->n_tokens. */
 typedef struct ek_batch_seq {
     ek_kv_seq *kv; /* room for the new positions is reserved; n_tokens is advanced by the run */
     const int32_t *tokens; /* (n_tokens) ids */
-    int32_t n_tokens;
-    bool wants_logits; /* of its last token */
-    uint64_t *
-        expert_seen; /* bitmap (n_layers * n_experts) of the request, or NULL: which experts it has met */
+    int32_t n_tokens;      /* >= 1 */
+    bool wants_logits;     /* of its last token */
+    /* Bitmap (n_layers * n_experts) of the request, or NULL: which experts it has met. */
+    uint64_t *expert_seen;
 } ek_batch_seq;
 
 typedef struct ek_batch {
@@ -50,30 +52,43 @@ typedef struct ek_forward_params {
     int32_t logits_rows_max;  /* most sequences that want logits in one run */
 } ek_forward_params;
 
-/** @return EK_OK; EK_ENOMEM */
+/** The model's gate in the words of the route room: what the router is created with. */
+ek_route_gate ek_engine_gate_of(const ek_model_params *params);
+
+/** @return EK_OK; EK_ENOMEM; EK_EINVAL a limit is out of range, or kv was made for another model */
 EK_MUST ek_status ek_engine_forward_create(const ek_forward_params *params,
                                            ek_forward **out_forward, ek_err *err);
+/** Accepts NULL. */
 void ek_engine_forward_destroy(ek_forward *forward);
 
-/** Bytes that create will take (activations, step arena), for the memory check before loading. */
+/**
+ * Bytes that create will reserve (activations, step arena) and a full batch will touch, for the
+ * memory check before loading. Needs model, kernels, pool, dispatcher and the limits; no weights
+ * are read.
+ */
 int64_t ek_engine_forward_bytes(const ek_forward_params *params);
 
 /**
  * Run one step.
- * @param out_logits (number of seqs with wants_logits, n_vocab) f32 in the order of seqs
- * @return EK_OK; EK_EPEER a dispatcher failed (no KV position was advanced); EK_EINVAL the batch exceeds its limits
+ * @param out_logits (number of seqs with wants_logits, n_vocab) f32 in the order of seqs; may be
+ *   NULL when nobody wants any
+ * @return EK_OK; EK_EPEER (or what else the dispatcher failed with): no KV position was advanced
+ *   and the same batch can be run again; EK_EINVAL the batch exceeds its limits or has an id
+ *   outside the vocabulary: nothing was computed
  */
 EK_MUST ek_status ek_engine_forward_run(ek_forward *forward, const ek_batch *batch,
                                         float *out_logits);
 
-/** As run, for one sequence, with the hidden state's route plan of each layer observed (tests, traces). */
+/** Watch each layer's route plan while runs go on (tests, traces). */
 typedef struct ek_forward_probe {
     void *ctx;
     void (*on_plan)(void *ctx, int32_t layer, const ek_route_plan *plan);
 } ek_forward_probe;
+
+/** @param probe copied; NULL: none */
 void ek_engine_forward_set_probe(ek_forward *forward, const ek_forward_probe *probe);
 
-/** Mean nanoseconds per step spent in route planning since start, and per layer in total (H: <= 1 %). */
+/** Nanoseconds since creation: in route planning, and in runs altogether (plan / total <= 1 %). */
 void ek_engine_forward_times(const ek_forward *forward, int64_t *out_plan_ns,
                              int64_t *out_total_ns);
 

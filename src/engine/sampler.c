@@ -130,7 +130,7 @@ static int32_t find_top(const float *logits, int32_t n_vocab, int32_t n, ek_toke
 /* Logprobs of the chosen token and the alternatives, from the logits as the model gave them. */
 static void report_logprobs(const float *raw, int32_t n_vocab, int32_t n_logprobs, ek_sampled *out)
 {
-    float max = ek_sampler_max(raw, n_vocab, NULL);
+    float max = ek_engine_select_max(raw, n_vocab, NULL);
     double sum = 0.0;
     for (int32_t id = 0; id < n_vocab; id++)
         sum += raw[id] == max ? 1.0 : (double)expf(raw[id] - max);
@@ -147,14 +147,14 @@ static int32_t choose(ek_sampler *sampler, const float *logits, float *weights)
 {
     const ek_sampling *s = sampler->sampling;
     int32_t best;
-    float max = ek_sampler_max(logits, sampler->n_vocab, &best);
+    float max = ek_engine_select_max(logits, sampler->n_vocab, &best);
     if (s->temperature <= 0.0f || max == -INFINITY) return best;
-    ek_sampler_weights(logits, sampler->n_vocab, max, s->temperature, weights);
+    ek_engine_select_weights(logits, sampler->n_vocab, max, s->temperature, weights);
     if (s->top_k > 0 && s->top_k < sampler->n_vocab)
-        ek_sampler_keep_count(logits, sampler->n_vocab, s->top_k, weights);
-    if (s->top_p < 1.0f) ek_sampler_keep_share(logits, sampler->n_vocab, s->top_p, weights);
-    if (s->min_p > 0.0f) ek_sampler_keep_above(sampler->n_vocab, s->min_p, weights);
-    return ek_sampler_pick(weights, sampler->n_vocab, ek_rng_unit(&sampler->rng));
+        ek_engine_select_keep_count(logits, sampler->n_vocab, s->top_k, weights);
+    if (s->top_p < 1.0f) ek_engine_select_keep_share(logits, sampler->n_vocab, s->top_p, weights);
+    if (s->min_p > 0.0f) ek_engine_select_keep_above(sampler->n_vocab, s->min_p, weights);
+    return ek_engine_select_pick(weights, sampler->n_vocab, ek_rng_unit(&sampler->rng));
 }
 
 void ek_engine_sampler_draw(ek_sampler *sampler, float *logits, ek_arena scratch,

@@ -25,7 +25,7 @@ static uint32_t key_of(float logit)
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-float ek_sampler_max(const float *logits, int32_t n, int32_t *out_id)
+float ek_engine_select_max(const float *logits, int32_t n, int32_t *out_id)
 {
     float max = -INFINITY;
     int32_t best = 0;
@@ -38,8 +38,8 @@ float ek_sampler_max(const float *logits, int32_t n, int32_t *out_id)
     return max;
 }
 
-void ek_sampler_weights(const float *logits, int32_t n, float max, float temperature,
-                        float *out_weights)
+void ek_engine_select_weights(const float *logits, int32_t n, float max, float temperature,
+                              float *out_weights)
 {
     /*
      * Subtracting first keeps a tiny temperature from overflowing; comparing first serves an
@@ -84,12 +84,12 @@ static void keep_first(const float *logits, int32_t n, bool by_weight, double ta
     }
 }
 
-void ek_sampler_keep_count(const float *logits, int32_t n, int32_t count, float *weights)
+void ek_engine_select_keep_count(const float *logits, int32_t n, int32_t count, float *weights)
 {
     keep_first(logits, n, false, (double)count, weights);
 }
 
-void ek_sampler_keep_share(const float *logits, int32_t n, float share, float *weights)
+void ek_engine_select_keep_share(const float *logits, int32_t n, float share, float *weights)
 {
     double sum = 0.0;
     for (int32_t id = 0; id < n; id++)
@@ -97,13 +97,13 @@ void ek_sampler_keep_share(const float *logits, int32_t n, float share, float *w
     keep_first(logits, n, true, (double)share * sum, weights);
 }
 
-void ek_sampler_keep_above(int32_t n, float least, float *weights)
+void ek_engine_select_keep_above(int32_t n, float least, float *weights)
 {
     for (int32_t id = 0; id < n; id++)
         if (weights[id] < least) weights[id] = 0.0f;
 }
 
-int32_t ek_sampler_pick(const float *weights, int32_t n, double unit)
+int32_t ek_engine_select_pick(const float *weights, int32_t n, double unit)
 {
     double sum = 0.0;
     for (int32_t id = 0; id < n; id++)

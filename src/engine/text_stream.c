@@ -47,7 +47,7 @@ static bool match(matcher *m, char byte)
     return m->n_matched == m->stop.len;
 }
 
-size_t ek_text_stream_bytes(const ek_str *stops, int32_t n_stops)
+size_t ek_engine_text_bytes(const ek_str *stops, int32_t n_stops)
 {
     size_t bytes = sizeof(ek_text_stream) + _Alignof(ek_text_stream);
     bytes += (size_t)n_stops * sizeof(matcher) + _Alignof(matcher);
@@ -56,7 +56,7 @@ size_t ek_text_stream_bytes(const ek_str *stops, int32_t n_stops)
     return bytes;
 }
 
-ek_text_stream *ek_text_stream_init(ek_arena *perm, const ek_str *stops, int32_t n_stops,
+ek_text_stream *ek_engine_text_init(ek_arena *perm, const ek_str *stops, int32_t n_stops,
                                     bool drop_space)
 {
     ek_assert(n_stops >= 0 && n_stops <= EK_TEXT_STOPS_MAX);
@@ -107,7 +107,7 @@ static int32_t hold_back(ek_text_stream *stream, const char *out, int32_t n_text
     return n_text - stream->n_held;
 }
 
-int32_t ek_text_stream_feed(ek_text_stream *stream, const char *piece, size_t n_piece, char *out)
+int32_t ek_engine_text_feed(ek_text_stream *stream, const char *piece, size_t n_piece, char *out)
 {
     ek_assert(n_piece <= EK_TEXT_PIECE_MAX);
     if (stream->stopped) return 0;
@@ -116,24 +116,24 @@ int32_t ek_text_stream_feed(ek_text_stream *stream, const char *piece, size_t n_
     for (size_t i = 0; i < n_piece; i++) {
         bool drops = stream->at_start && piece[i] == ' ';
         stream->at_start = false;
-        if (!drops) n += ek_utf8_feed(&stream->utf8, (uint8_t)piece[i], out + n);
+        if (!drops) n += ek_engine_utf8_feed(&stream->utf8, (uint8_t)piece[i], out + n);
     }
     n = find_stop(stream, out, stream->n_held, n);
     return stream->stopped ? n : hold_back(stream, out, n);
 }
 
-int32_t ek_text_stream_flush(ek_text_stream *stream, char *out)
+int32_t ek_engine_text_flush(ek_text_stream *stream, char *out)
 {
     if (stream->stopped) return 0;
     int32_t n = stream->n_held;
     memcpy(out, stream->held, (size_t)n);
-    n += ek_utf8_flush(&stream->utf8, out + n);
+    n += ek_engine_utf8_flush(&stream->utf8, out + n);
     n = find_stop(stream, out, stream->n_held, n);
     stream->n_held = 0;
     return n;
 }
 
-bool ek_text_stream_stopped(const ek_text_stream *stream)
+bool ek_engine_text_stopped(const ek_text_stream *stream)
 {
     return stream->stopped;
 }

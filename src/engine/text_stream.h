@@ -28,7 +28,7 @@
 
 typedef struct ek_text_stream ek_text_stream;
 
-size_t ek_text_stream_bytes(const ek_str *stops, int32_t n_stops);
+size_t ek_engine_text_bytes(const ek_str *stops, int32_t n_stops);
 
 /**
  * @param stops valid UTF-8, 1..EK_TEXT_STOP_BYTES_MAX bytes each, at most EK_TEXT_STOPS_MAX;
@@ -36,7 +36,7 @@ size_t ek_text_stream_bytes(const ek_str *stops, int32_t n_stops);
  * @param drop_space the text's very first byte is left out if it is a space (SentencePiece)
  * @return in perm
  */
-ek_text_stream *ek_text_stream_init(ek_arena *perm, const ek_str *stops, int32_t n_stops,
+ek_text_stream *ek_engine_text_init(ek_arena *perm, const ek_str *stops, int32_t n_stops,
                                     bool drop_space);
 
 /**
@@ -45,12 +45,12 @@ ek_text_stream *ek_text_stream_init(ek_arena *perm, const ek_str *stops, int32_t
  * @param out room for EK_TEXT_FEED_MAX bytes
  * @return bytes written to out; nothing is written any more after a stop string
  */
-int32_t ek_text_stream_feed(ek_text_stream *stream, const char *piece, size_t n_piece, char *out);
+int32_t ek_engine_text_feed(ek_text_stream *stream, const char *piece, size_t n_piece, char *out);
 
 /** The text ends here: what was held back leaves. @param out room for EK_TEXT_FLUSH_MAX bytes */
-int32_t ek_text_stream_flush(ek_text_stream *stream, char *out);
+int32_t ek_engine_text_flush(ek_text_stream *stream, char *out);
 
 /** A stop string is complete. */
-bool ek_text_stream_stopped(const ek_text_stream *stream);
+bool ek_engine_text_stopped(const ek_text_stream *stream);
 
 #endif

@@ -41,11 +41,11 @@ static int32_t begin(ek_utf8 *utf8, uint8_t byte, char *out)
     return 0;
 }
 
-int32_t ek_utf8_feed(ek_utf8 *utf8, uint8_t byte, char *out)
+int32_t ek_engine_utf8_feed(ek_utf8 *utf8, uint8_t byte, char *out)
 {
     if (utf8->n_start == 0) return begin(utf8, byte, out);
     if (byte < utf8->low || byte > utf8->high) {
-        int32_t n = ek_utf8_flush(utf8, out);
+        int32_t n = ek_engine_utf8_flush(utf8, out);
         return n + begin(utf8, byte, out + n);
     }
     if (--utf8->n_needed > 0) {
@@ -61,14 +61,14 @@ int32_t ek_utf8_feed(ek_utf8 *utf8, uint8_t byte, char *out)
     return n + 1;
 }
 
-int32_t ek_utf8_flush(ek_utf8 *utf8, char *out)
+int32_t ek_engine_utf8_flush(ek_utf8 *utf8, char *out)
 {
     if (utf8->n_start == 0) return 0;
     utf8->n_start = 0;
     return put_replacement(out);
 }
 
-bool ek_utf8_valid(ek_str text)
+bool ek_engine_utf8_valid(ek_str text)
 {
     uint8_t low = 0, high = 0, n_needed = 0;
     for (size_t i = 0; i < text.len; i++) {

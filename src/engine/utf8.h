@@ -27,11 +27,11 @@ typedef struct ek_utf8 {
  * @return bytes written to out, at most EK_UTF8_FEED_MAX; over a whole text at most three per
  *         byte fed
  */
-int32_t ek_utf8_feed(ek_utf8 *utf8, uint8_t byte, char *out);
+int32_t ek_engine_utf8_feed(ek_utf8 *utf8, uint8_t byte, char *out);
 
 /** End of the text: an unfinished character becomes U+FFFD. @return bytes written */
-int32_t ek_utf8_flush(ek_utf8 *utf8, char *out);
+int32_t ek_engine_utf8_flush(ek_utf8 *utf8, char *out);
 
-bool ek_utf8_valid(ek_str text);
+bool ek_engine_utf8_valid(ek_str text);
 
 #endif

@@ -1,0 +1,104 @@
+/*
+ * The expert half of a layer: plan, hand over, compute the shared expert meanwhile, sum up, count.
+ */
+#include <math.h>
+
+#include "engine/forward_internal.h"
+#include "sys/clock.h"
+
+enum { PHASE_HIDDEN, PHASE_DOWN };
+
+static int32_t min_i32(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+/** As a pool function: x += gate * shared expert. */
+static void shared_expert(void *ctx, int32_t thread_idx)
+{
+    ek_forward *f = ctx;
+    const ek_kernels *kernels = f->params.kernels;
+    const ek_forward_layer *layer = &f->layers[f->layer_idx];
+    const ek_ffn *ffn = &layer->shared;
+    int32_t d = f->model->d_model;
+    ek_act x = ek_expert_act_rows(&f->normed, 0);
+    const ek_ffn_rows rows = {
+        .x = &x, .n_rows = f->n_tokens, .h = &f->shared_hidden, .y = f->delta};
+
+    int32_t tile = ek_expert_tile_rows(&ffn->gate, 1, f->n_threads);
+    int32_t n_units = ek_expert_tile_count(ffn->gate.n_rows, tile);
+    for (int32_t i; (i = ek_sys_ticket_take(&f->tickets[PHASE_HIDDEN])) < n_units;)
+        ek_expert_ffn_hidden(kernels, ffn, &rows, i * tile,
+                             min_i32((i + 1) * tile, ffn->gate.n_rows),
+                             f->threads[thread_idx].ffn_scratch);
+
+    ek_sys_pool_barrier(f->params.pool);
+
+    tile = ek_expert_tile_rows(&ffn->down, 1, f->n_threads);
+    n_units = ek_expert_tile_count(d, tile);
+    for (int32_t i; (i = ek_sys_ticket_take(&f->tickets[PHASE_DOWN])) < n_units;) {
+        int32_t beg = i * tile;
+        int32_t end = min_i32(beg + tile, d);
+        ek_expert_ffn_down(kernels, ffn, &rows, beg, end);
+        for (int32_t t = 0; t < f->n_tokens; t++) {
+            float gate = layer->shared_gate.data ? 1.0f / (1.0f + expf(-f->shared_logit[t])) : 1.0f;
+            int64_t at = (int64_t)t * d + beg;
+            kernels->axpy(gate, f->delta + at, end - beg, f->x + at);
+        }
+    }
+}
+
+/** Tokens per expert, and for each request the experts that it meets for the first time. */
+static void count(const ek_forward *f, const ek_route_plan *plan)
+{
+    ek_expert_stats *stats = f->params.stats;
+    int32_t layer = f->layer_idx;
+    for (int32_t e = 0; stats && e < plan->n_experts; e++) {
+        int32_t n = plan->expert_beg[e + 1] - plan->expert_beg[e];
+        if (n > 0) ek_telemetry_experts_add_tokens(stats, layer, e, n);
+    }
+    for (int32_t t = 0; t < plan->n_tokens; t++) {
+        uint64_t *seen = f->batch->seqs[f->token_seq[t]].expert_seen;
+        for (int32_t k = 0; seen && k < plan->top_k; k++) {
+            int32_t e = plan->expert_id[(int64_t)t * plan->top_k + k];
+            if (e < 0) continue;
+            int64_t bit = (int64_t)layer * plan->n_experts + e;
+            uint64_t mask = (uint64_t)1 << (bit % 64);
+            if (seen[bit / 64] & mask) continue;
+            seen[bit / 64] |= mask;
+            if (stats) ek_telemetry_experts_add_request(stats, layer, e);
+        }
+    }
+}
+
+ek_status ek_engine_forward_moe(ek_forward *f)
+{
+    const ek_forward_layer *layer = &f->layers[f->layer_idx];
+    ek_arena step = ek_arena_over(f->step, f->step_bytes);
+    ek_route_plan plan;
+    int64_t beg_ns = ek_sys_now_ns();
+    ek_status status = ek_route_plan_layer(f->params.router, f->layer_idx, f->gate_logits,
+                                           layer->gate_bias, f->n_tokens, NULL, &step, &plan);
+    if (status != EK_OK) return status;
+    f->plan_ns += ek_sys_now_ns() - beg_ns;
+    if (f->probe.on_plan) f->probe.on_plan(f->probe.ctx, f->layer_idx, &plan);
+
+    ek_act x = ek_expert_act_rows(&f->normed, 0);
+    const ek_expert_work work = {
+        .layer = f->layer_idx,
+        .n_tokens = plan.n_tokens,
+        .top_k = plan.top_k,
+        .n_experts = plan.n_experts,
+        .expert_beg = plan.expert_beg,
+        .row_token = plan.row_token,
+        .row_of = plan.row_of,
+        .weight = plan.weight,
+        .x = &x,
+    };
+    status = ek_expert_dispatch(f->params.dispatcher, &work, &step);
+    if (status != EK_OK) return status;
+    if (f->model->shared_ff > 0) ek_engine_forward_phases(f, shared_expert);
+    status = ek_expert_combine(f->params.dispatcher, &work, f->x);
+    if (status == EK_OK) count(f, &plan);
+    return status;
+}
