@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/types.h>
 
+#include "base/utf8.h"
+
 #define SPEC_MAX 32 /* "%-+ #0123.456ll" and a letter; longer ones are not printed */
 #define CONV_MAX 64 /* text of one number: %f of 1e300 is cut */
 
@@ -18,25 +20,11 @@ static void put(ek_sys_line *line, const char *text, size_t n)
     line->len += n;
 }
 
-/* Bytes of the well-formed UTF-8 character at s, or 0 (RFC 3629, table 3-7 of Unicode). */
-static size_t utf8_len(const unsigned char *s, size_t n)
-{
-    if (s[0] < 0x80) return 1;
-    size_t len = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    if (s[0] < 0xc2 || s[0] > 0xf4 || n < len) return 0;
-    unsigned char low = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
-    unsigned char high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
-    if (s[1] < low || s[1] > high) return 0;
-    for (size_t i = 2; i < len; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    return len;
-}
-
 static void put_escaped(ek_sys_line *line, const char *text, size_t n)
 {
     for (size_t i = 0; i < n && !line->cut;) {
         unsigned char c = (unsigned char)text[i];
-        size_t len = utf8_len((const unsigned char *)text + i, n - i);
+        size_t len = ek_utf8_char_len((ek_str){text + i, n - i});
         if (c == '"' || c == '\\') {
             char pair[2] = {'\\', (char)c};
             put(line, pair, 2);

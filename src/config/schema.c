@@ -1,0 +1,264 @@
+#include "config/schema.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "base/nearest.h"
+#include "config/config.h"
+
+/*
+ * Offset of a field, which fails to compile where the field has not the type that the row's reader
+ * writes.
+ */
+#define AT(type, field) \
+    (offsetof(ek_config, field) + 0 * sizeof(_Generic(((ek_config *)0)->field, type : 1)))
+#define AT_BYTES(field)           \
+    (offsetof(ek_config, field) + \
+     0 * sizeof(_Generic(((ek_config *)0)->field, int64_t : 1, size_t : 1)))
+
+static_assert(sizeof(size_t) == sizeof(int64_t), "sizes are written as 64-bit numbers");
+static_assert(sizeof(ek_log_level) == sizeof(int32_t), "choices are written as int32_t");
+static_assert(sizeof(ek_kernels_choice) == sizeof(int32_t), "choices are written as int32_t");
+static_assert(sizeof(ek_route_policy) == sizeof(int32_t), "choices are written as int32_t");
+
+#define MS      INT64_C(1000)
+#define SECONDS (1000 * MS)
+#define MINUTES (60 * SECONDS)
+#define HOURS   (60 * MINUTES)
+#define KIB     (INT64_C(1) << 10)
+#define MIB     (INT64_C(1) << 20)
+#define TIB     (INT64_C(1) << 40)
+
+const ek_config_section ek_config_sections[] = {
+    {"model", "What is served."},
+    {"log", "Where the program writes what it does: one line per event, logfmt."},
+    {"engine", "How the model is computed."},
+    {"routing", "Which experts a token goes to."},
+    {"gateway", "The HTTP side: addresses, limits and time limits."},
+};
+const int32_t ek_config_n_sections = EK_COUNT_OF(ek_config_sections);
+
+static const ek_config_choice log_levels[] = {{"error", EK_LOG_ERROR},
+                                              {"warn", EK_LOG_WARN},
+                                              {"info", EK_LOG_INFO},
+                                              {"debug", EK_LOG_DEBUG},
+                                              {NULL, 0}};
+static const ek_config_choice kernels[] = {{"auto", EK_KERNELS_AUTO},
+                                           {"reference", EK_KERNELS_REFERENCE},
+                                           {"avx2", EK_KERNELS_AVX2},
+                                           {"avx512", EK_KERNELS_AVX512},
+                                           {NULL, 0}};
+static const ek_config_choice block_tokens[] = {{"16", 16}, {"32", 32}, {"64", 64}, {NULL, 0}};
+static const ek_config_choice policies[] = {{"static", EK_ROUTE_POLICY_STATIC}, {NULL, 0}};
+
+const ek_config_key ek_config_keys[] = {
+    {"model", "path", EK_CONFIG_TEXT, AT(const char *, model_path),
+     .unset = "has to be named on the command line",
+     .help = "GGUF file to serve; of a split model, its first file."},
+    {"model", "alias", EK_CONFIG_TEXT, AT(const char *, model_alias),
+     .unset = "the file's name without `.gguf`", .help = "The model's id in the API."},
+    {"model", "chat_format", EK_CONFIG_TEXT, AT(const char *, chat_format),
+     .unset = "recognised from the file's template",
+     .help = "How messages become a prompt, where the file does not say it in a known way."},
+
+    {"log", "path", EK_CONFIG_TEXT, AT(const char *, log_path), .unset = "standard error",
+     .help = "File that lines are appended to; opened anew on SIGUSR1."},
+    {"log", "level", EK_CONFIG_CHOICE, AT(ek_log_level, log_level), "info", .choices = log_levels,
+     .help = "Least severe kind of line that is written."},
+
+    {"engine", "threads", EK_CONFIG_INT, AT(int32_t, engine.n_threads), "auto", 0, 1024, "auto",
+     .help = "Compute threads; `auto` is one per CPU that the process may use."},
+    {"engine", "pin_threads", EK_CONFIG_BOOL, AT(bool, engine.pin_threads), "false",
+     .help = "Bind each compute thread to a CPU of its own. Faster on a machine that does nothing "
+             "else, slower on a shared one."},
+    {"engine", "kernels", EK_CONFIG_CHOICE, AT(ek_kernels_choice, engine.kernels), "auto",
+     .choices = kernels,
+     .help = "Instruction set of the compute kernels; `auto` is the best that the CPU has."},
+    {"engine", "kv_cache", EK_CONFIG_SIZE, AT_BYTES(engine.kv_bytes), "auto", 0, 64 * TIB, "auto",
+     .help =
+         "Memory for keys and values; `auto` is what `running_max` sequences of `context` tokens "
+         "need, at most a quarter of the free memory."},
+    {"engine", "context", EK_CONFIG_INT, AT(int32_t, engine.context_tokens), "model", 0, 1 << 24,
+     "model",
+     .help = "Longest prompt and answer together, in tokens; `model` is what it was made for."},
+    {"engine", "running_max", EK_CONFIG_INT, AT(int32_t, engine.running_max), "64", 1, 256,
+     .help = "Sequences that decode together."},
+    {"engine", "queue_max", EK_CONFIG_INT, AT(int32_t, engine.queue_max), "256", 0, 65536,
+     .help = "Requests that may wait for a place; further ones are refused with 429."},
+    {"engine", "queue_timeout", EK_CONFIG_DURATION, AT(int64_t, engine.queue_timeout_us), "60s", 0,
+     24 * HOURS, "never", .help = "A request that waited longer is refused with 503."},
+    {"engine", "kv_block_tokens", EK_CONFIG_CHOICE, AT(int32_t, engine.kv_block_tokens), "32",
+     .choices = block_tokens,
+     .help = "Tokens of one cache block: small ones share more of common prompts, large ones cost "
+             "less bookkeeping."},
+    {"engine", "prefill_chunk_tokens", EK_CONFIG_INT, AT(int32_t, engine.prefill_chunk_tokens),
+     "256", 16, 8192,
+     .help = "Most prompt tokens of one step: more is faster for prompts, less is smoother for "
+             "running answers."},
+    {"engine", "prefix_cache", EK_CONFIG_BOOL, AT(bool, engine.prefix_cache), "true",
+     .help = "Compute the common beginning of prompts once."},
+    {"engine", "prefix_ttl", EK_CONFIG_DURATION, AT(int64_t, engine.prefix_ttl_us), "10m",
+     1 * SECONDS, 30 * 24 * HOURS, .help = "Prefixes that nobody used for so long are forgotten."},
+    {"engine", "step_watchdog", EK_CONFIG_DURATION, AT(int64_t, engine.step_watchdog_us), "30s",
+     100 * MS, 1 * HOURS, .help = "One step that takes longer turns health to unhealthy."},
+
+    {"routing", "policy", EK_CONFIG_CHOICE, AT(ek_route_policy, engine.route.policy), "static",
+     .choices = policies, .help = "`static` is the model's own choice, bit for bit."},
+
+    {"gateway", "listen", EK_CONFIG_TEXT, AT(const char *, gateway.listen), "127.0.0.1:8080", 1,
+     .help = "Address of the API: `host:port`, `[ipv6]:port`, or `:port` for all addresses; port 0 "
+             "takes a free one."},
+    {"gateway", "health_listen", EK_CONFIG_TEXT, AT(const char *, gateway.health_listen),
+     .unset = "they are on the API's address only",
+     .help = "Address of an own listener for health and metrics."},
+    {"gateway", "connections_max", EK_CONFIG_INT, AT(int32_t, gateway.connections_max), "4096", 1,
+     1000000, .help = "Open connections; further ones are closed at once."},
+    {"gateway", "connections_per_ip_max", EK_CONFIG_INT,
+     AT(int32_t, gateway.connections_per_ip_max), "unlimited", 0, 1000000, "unlimited",
+     .help = "Open connections of one address."},
+    {"gateway", "workers", EK_CONFIG_INT, AT(int32_t, gateway.workers), "2", 1, 64,
+     .help = "Threads that check request bodies and count tokens."},
+    {"gateway", "body_max", EK_CONFIG_SIZE, AT_BYTES(gateway.body_bytes_max), "8MiB", 1 * KIB,
+     1024 * MIB, .help = "Largest request body; larger ones get 413."},
+    {"gateway", "header_max", EK_CONFIG_SIZE, AT_BYTES(gateway.header_bytes_max), "32KiB", 4 * KIB,
+     1 * MIB, .help = "Memory of one connection for its request line and headers."},
+    {"gateway", "json_depth_max", EK_CONFIG_INT, AT(int32_t, gateway.json_depth_max), "64", 4, 512,
+     .help = "How deep arrays and objects of a body may nest."},
+    {"gateway", "messages_max", EK_CONFIG_INT, AT(int32_t, gateway.messages_max), "1024", 1,
+     1000000, .help = "Messages of one conversation."},
+    {"gateway", "choices_max", EK_CONFIG_INT, AT(int32_t, gateway.choices_max), "8", 1, 128,
+     .help = "Answers that one request may ask for (`n`)."},
+    {"gateway", "max_tokens_default", EK_CONFIG_INT, AT(int32_t, gateway.max_tokens_default),
+     "2048", 1, 1 << 24,
+     .help = "Answer length where a request names none; at most what the context leaves."},
+    {"gateway", "header_timeout", EK_CONFIG_DURATION, AT(int64_t, gateway.header_timeout_us), "10s",
+     100 * MS, 1 * HOURS, .help = "Request line and headers have to be complete by then."},
+    {"gateway", "body_timeout", EK_CONFIG_DURATION, AT(int64_t, gateway.body_timeout_us), "30s",
+     100 * MS, 1 * HOURS, .help = "The body has to be complete by then."},
+    {"gateway", "idle_timeout", EK_CONFIG_DURATION, AT(int64_t, gateway.idle_timeout_us), "75s",
+     100 * MS, 24 * HOURS, .help = "How long a connection may wait for its next request."},
+    {"gateway", "ping", EK_CONFIG_DURATION, AT(int64_t, gateway.ping_us), "15s", 100 * MS,
+     1 * HOURS,
+     .help =
+         "A stream without a token for so long gets a comment line, so that proxies keep it open."},
+    {"gateway", "request_timeout", EK_CONFIG_DURATION, AT(int64_t, gateway.request_timeout_us),
+     "never", 0, 24 * HOURS, "never", .help = "A request that takes longer is ended."},
+    {"gateway", "drain_settle", EK_CONFIG_DURATION, AT(int64_t, gateway.drain_settle_us), "5s", 0,
+     1 * HOURS,
+     .help = "After SIGTERM: requests are still taken for so long while readiness says "
+             "no, so that balancers can notice."},
+    {"gateway", "drain_timeout", EK_CONFIG_DURATION, AT(int64_t, gateway.drain_timeout_us), "30s",
+     0, 24 * HOURS, .help = "After that: how long running answers may go on."},
+    {"gateway", "strict", EK_CONFIG_BOOL, AT(bool, gateway.strict), "false",
+     .help = "Unknown fields of a request are errors instead of being ignored."},
+    {"gateway", "web_page", EK_CONFIG_BOOL, AT(bool, gateway.web_page), "true",
+     .help = "Serve the chat page at `/`."},
+};
+const int32_t ek_config_n_keys = EK_COUNT_OF(ek_config_keys);
+
+static_assert(EK_COUNT_OF(ek_config_keys) <= EK_CONFIG_KEYS_MAX, "raise EK_CONFIG_KEYS_MAX");
+static_assert(EK_COUNT_OF(ek_config_sections) <= EK_CONFIG_SECTIONS_MAX,
+              "raise EK_CONFIG_SECTIONS_MAX");
+
+int32_t ek_config_section_find(ek_str name)
+{
+    for (int32_t i = 0; i < ek_config_n_sections; i++)
+        if (ek_str_eqz(name, ek_config_sections[i].name)) return i;
+    return -1;
+}
+
+int32_t ek_config_key_find(ek_str section, ek_str name)
+{
+    for (int32_t i = 0; i < ek_config_n_keys; i++)
+        if (ek_str_eqz(section, ek_config_keys[i].section) &&
+            ek_str_eqz(name, ek_config_keys[i].name))
+            return i;
+    return -1;
+}
+
+#define NAMES_MAX 384 /* bytes of a list of names in an error */
+
+/* Whether a key is one of those that a name in `section` could have meant; -1 takes all. */
+static bool in_section(const ek_config_key *key, int32_t section)
+{
+    return section < 0 || strcmp(key->section, ek_config_sections[section].name) == 0;
+}
+
+static void list_names(int32_t section, char out_names[NAMES_MAX])
+{
+    size_t len = 0;
+    out_names[0] = '\0';
+    int32_t n = section < 0 ? ek_config_n_sections : ek_config_n_keys;
+    for (int32_t i = 0; i < n && len < NAMES_MAX; i++) {
+        if (section >= 0 && !in_section(&ek_config_keys[i], section)) continue;
+        const char *name = section < 0 ? ek_config_sections[i].name : ek_config_keys[i].name;
+        int put = snprintf(out_names + len, NAMES_MAX - len, "%s%s", len ? ", " : "", name);
+        len += put > 0 ? (size_t)put : 0;
+    }
+}
+
+/*
+ * Offers "section.key" where `whole`, else the key's own name; returns the index of the nearest, or
+ * -1.
+ */
+static int32_t nearest_key(ek_str name, int32_t section, bool whole)
+{
+    char full[EK_CONFIG_KEYS_MAX][EK_NEAREST_WORD_MAX];
+    ek_nearest nearest = ek_nearest_start(name);
+    int32_t best = -1;
+    for (int32_t i = 0; i < ek_config_n_keys; i++) {
+        const ek_config_key *key = &ek_config_keys[i];
+        if (!in_section(key, section)) continue;
+        const char *before = nearest.name;
+        snprintf(full[i], sizeof full[i], "%s.%s", key->section, key->name);
+        ek_nearest_offer(&nearest, whole ? full[i] : key->name);
+        if (nearest.name != before) best = i;
+    }
+    return best;
+}
+
+static const char *nearest_section(ek_str name)
+{
+    ek_nearest nearest = ek_nearest_start(name);
+    for (int32_t i = 0; i < ek_config_n_sections; i++)
+        ek_nearest_offer(&nearest, ek_config_sections[i].name);
+    /* A file's other top-level word; it is no key that --set could change. */
+    if (!ek_str_eqz(name, "version")) ek_nearest_offer(&nearest, "version");
+    return nearest.name;
+}
+
+/*
+ * What the name was probably meant to be: a key of the section it stands in, a section, or the
+ * right word in the wrong place. False when nothing is near.
+ */
+static bool suggest(int32_t section, ek_str name, char out_name[EK_NEAREST_WORD_MAX])
+{
+    bool whole = ek_str_contains(name, EK_STR("."));
+    const char *near_section = section < 0 && !whole ? nearest_section(name) : NULL;
+    int32_t own = section >= 0 ? nearest_key(name, section, false) : -1;
+    int32_t any = nearest_key(name, -1, whole);
+    bool is_exact = any >= 0 && ek_str_eqz(name, ek_config_keys[any].name);
+    if (near_section && !is_exact)
+        snprintf(out_name, EK_NEAREST_WORD_MAX, "%s", near_section);
+    else if (own >= 0 && !is_exact)
+        snprintf(out_name, EK_NEAREST_WORD_MAX, "%s", ek_config_keys[own].name);
+    else if (any >= 0)
+        snprintf(out_name, EK_NEAREST_WORD_MAX, "%s.%s", ek_config_keys[any].section,
+                 ek_config_keys[any].name);
+    else
+        return false;
+    return true;
+}
+
+ek_status ek_config_refuse_name(int32_t section, ek_str name, ek_err *err)
+{
+    char names[NAMES_MAX], where[64] = "", near_name[EK_NEAREST_WORD_MAX];
+    ek_str shown = {name.data, name.len < EK_NEAREST_WORD_MAX ? name.len : EK_NEAREST_WORD_MAX};
+    if (section >= 0) snprintf(where, sizeof where, " in %s", ek_config_sections[section].name);
+    if (suggest(section, name, near_name))
+        return ek_err_set(err, EK_ECONFIG, "unknown key \"%.*s\"%s; did you mean %s?",
+                          EK_STR_ARG(shown), where, near_name);
+    list_names(section, names);
+    return ek_err_set(err, EK_ECONFIG, "unknown key \"%.*s\"%s; known are %s", EK_STR_ARG(shown),
+                      where, names);
+}
