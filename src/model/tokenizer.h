@@ -22,6 +22,9 @@
 
 typedef struct ek_tokenizer ek_tokenizer;
 
+/** The most that creating takes from `perm`: in proportion to what the file spends on its vocabulary. */
+size_t ek_model_tokenizer_perm_bytes_max(const ek_gguf *gguf);
+
 /**
  * Build from a parsed file.
  * @param perm lives as long as the tokenizer
