@@ -1,10 +1,10 @@
 /*
  * Log-linear histogram of non-negative integers (latencies in microseconds, sizes in tokens).
  *
- * Values below 2^EK_HIST_SUB_BITS are exact; above, each octave has 2^EK_HIST_SUB_BITS buckets, so a
- * quantile is off by at most 1/2^(EK_HIST_SUB_BITS+1) = 1.6 % of its value. Recording is one relaxed atomic add: any
- * thread may record, any thread may read, a reader sees a state in which single records may be missing
- * but none is torn. Merging is addition.
+ * Values below 2^EK_HIST_SUB_BITS are exact; above, each octave has 2^EK_HIST_SUB_BITS buckets, so
+ * a quantile is off by at most 1/2^(EK_HIST_SUB_BITS+1) = 1.6 % of its value. Recording is one
+ * relaxed atomic add: any thread may record, any thread may read, a reader sees a state in which
+ * single records may be missing but none is torn. Merging is addition.
  */
 #ifndef EK_BASE_HIST_H
 #define EK_BASE_HIST_H
@@ -31,8 +31,8 @@ void ek_hist_merge(ek_hist *dst, const ek_hist *src);
 uint64_t ek_hist_quantile(const ek_hist *hist, double q);
 
 /**
- * How many records are <= value. The bucket that holds value counts as a whole, so that a record of exactly value
- * is in; exact where value is a bucket's highest.
+ * How many records are <= value. The bucket that holds value counts as a whole, so that a record of
+ * exactly value is in; exact where value is a bucket's highest.
  */
 uint64_t ek_hist_count_le(const ek_hist *hist, uint64_t value);
 

@@ -1,6 +1,5 @@
 #include "config/config.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,7 +60,7 @@ static void env_name(const ek_config_key *key, char out_name[ENV_NAME_MAX])
     int n = snprintf(out_name, ENV_NAME_MAX, ENV_PREFIX "%s_%s", key->section, key->name);
     ek_assert(n > 0 && n < ENV_NAME_MAX);
     for (char *c = out_name; *c; c++)
-        *c = (char)toupper((unsigned char)*c);
+        if (*c >= 'a' && *c <= 'z') *c = (char)(*c - 'a' + 'A');
 }
 
 static ek_status refuse_env(ek_str name, ek_err *err)
