@@ -182,8 +182,8 @@ void ek_engine_wake(ek_engine *engine);
 
 typedef struct ek_output_token {
     int32_t id;
-    int32_t
-        text_end; /* bytes of this read's text that are out after this token (held-back text comes with a later one) */
+    /* Bytes of this read's text that are out after it; what is held back comes with a later one. */
+    int32_t text_end;
     float logprob;
     int32_t n_top;
     ek_token_logprob top[EK_SAMPLER_TOP_LOGPROBS_MAX];
@@ -192,8 +192,8 @@ typedef struct ek_output_token {
 typedef struct ek_usage {
     int32_t prompt_tokens;
     int32_t cached_tokens; /* of the prompt, taken from the prefix cache */
-    int32_t
-        completion_tokens; /* sampled so far; the token that ended it (end token, stop id) is not counted */
+    /* Sampled so far; the token that ended it (end token, stop id) is not counted. */
+    int32_t completion_tokens;
     int64_t queue_us; /* submit to first step */
     int64_t ttft_us;  /* submit to first token; 0 before it */
     int64_t total_us; /* submit to finish (or to now) */

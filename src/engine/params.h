@@ -14,8 +14,8 @@ typedef struct ek_engine_params {
     int32_t n_threads; /* compute threads; 0: one per available CPU */
     bool pin_threads;
     ek_kernels_choice kernels;
-    int64_t
-        kv_bytes; /* KV cache budget; 0: what running_max sequences of context_tokens need, at most 1/4 of the free memory */
+    /* 0: what running_max sequences of context_tokens need, at most 1/4 of the free memory. */
+    int64_t kv_bytes;
     int32_t context_tokens;       /* longest prompt + answer; 0: the model's */
     int32_t running_max;          /* sequences that decode together, 1..256 */
     int32_t queue_max;            /* requests that wait for a place, 0..65536 */

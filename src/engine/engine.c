@@ -1,0 +1,370 @@
+/*
+ * The engine's life: everything it owns is made here, in an order in which each part needs only
+ * earlier ones, and unmade in the reverse of it. The destructor takes half-built engines, so
+ * create has one way out.
+ */
+#include "engine/engine.h"
+
+#include <stdatomic.h>
+
+#include "base/assert.h"
+#include "base/size.h"
+#include "engine/crew.h"
+#include "engine/engine_internal.h"
+#include "engine/loop.h"
+#include "engine/memory.h"
+#include "expert/local.h"
+#include "sys/clock.h"
+#include "sys/cpu.h"
+#include "sys/log.h"
+
+#define RUNNING_LIMIT     256
+#define QUEUE_LIMIT       65536
+#define THREADS_LIMIT     1024
+#define SCRATCH_PER_ENTRY 16                 /* bytes per vocabulary entry that a draw may take */
+#define PARTS_BYTES       ((size_t)64 << 10) /* router, small arrays, alignment */
+
+/* ---- parameters ---- */
+
+static ek_status check_range(ek_err *err, const char *name, int64_t value, int64_t low,
+                             int64_t high)
+{
+    if (value >= low && value <= high) return EK_OK;
+    return ek_err_set(err, EK_EINVAL, "%s is %lld; it must be from %lld to %lld", name,
+                      (long long)value, (long long)low, (long long)high);
+}
+
+static ek_status check_params(const ek_engine_params *params, ek_err *err)
+{
+    ek_status status = check_range(err, "threads", params->n_threads, 0, THREADS_LIMIT);
+    if (status == EK_OK)
+        status = check_range(err, "running_max", params->running_max, 1, RUNNING_LIMIT);
+    if (status == EK_OK) status = check_range(err, "queue_max", params->queue_max, 0, QUEUE_LIMIT);
+    if (status == EK_OK)
+        status = check_range(err, "prefill_chunk_tokens", params->prefill_chunk_tokens, 1,
+                             INT32_MAX - RUNNING_LIMIT);
+    if (status == EK_OK) status = check_range(err, "context", params->context_tokens, 0, INT32_MAX);
+    if (status == EK_OK) status = check_range(err, "kv_cache", params->kv_bytes, 0, INT64_MAX);
+    int32_t block = params->kv_block_tokens;
+    if (status == EK_OK && block != 16 && block != 32 && block != 64)
+        status = ek_err_set(err, EK_EINVAL, "kv_block_tokens is %d; it must be 16, 32 or 64",
+                            (int)block);
+    return status;
+}
+
+/* Replace what is left to us by what the machine and the model say. */
+static ek_status resolve_params(ek_engine *engine, const ek_engine_params *params, ek_err *err)
+{
+    ek_engine_params *own = &engine->params;
+    int32_t trained = engine->file->model->params.context_tokens;
+    *own = *params;
+    if (own->n_threads == 0) own->n_threads = ek_sys_cpu_count();
+    if (own->context_tokens == 0) own->context_tokens = trained;
+    if (own->context_tokens > trained)
+        return ek_err_set(err, EK_EINVAL,
+                          "context is %d tokens, but the model was trained for %d; choose at most "
+                          "that",
+                          (int)own->context_tokens, (int)trained);
+    /* No step can have more prompt tokens than all places together hold. */
+    int64_t most = (int64_t)own->context_tokens * own->running_max;
+    if (own->prefill_chunk_tokens > most) own->prefill_chunk_tokens = (int32_t)most;
+    engine->sched = (ek_sched_params){
+        .running_max = own->running_max,
+        .step_tokens_max = own->running_max + own->prefill_chunk_tokens,
+        .prefill_chunk_tokens = own->prefill_chunk_tokens,
+        .kv_block_tokens = own->kv_block_tokens,
+    };
+    return EK_OK;
+}
+
+/* ---- memory ---- */
+
+static size_t scratch_bytes(const ek_engine *engine)
+{
+    return (size_t)engine->shape.n_vocab * SCRATCH_PER_ENTRY + EK_CACHE_LINE;
+}
+
+/*
+ * Sizes are products of checked int32_t and cannot overflow 64 bits; absurd ones fail to be
+ * reserved.
+ */
+static size_t region_bytes(const ek_engine *engine, bool has_metrics)
+{
+    size_t n_running = (size_t)engine->params.running_max;
+    size_t bytes = PARTS_BYTES + (has_metrics ? 0 : EK_METRICS_BYTES_MAX);
+    bytes += ek_telemetry_experts_bytes(engine->shape.n_layers, engine->shape.n_experts);
+    bytes += n_running * (size_t)engine->shape.n_vocab * sizeof(float);
+    bytes += (size_t)engine->params.n_threads * (scratch_bytes(engine) + sizeof(ek_arena));
+    return bytes + n_running * (sizeof(ek_sched_running) + sizeof(ek_sched_pick) + sizeof(int32_t) +
+                                sizeof(ek_batch_seq) + sizeof(ek_sampled) + 3 * sizeof(void *));
+}
+
+/* Buffers that are written before they are read stay untouched until then. */
+static void *new_raw(ek_arena *arena, size_t bytes)
+{
+    void *mem = ek_arena_try_raw(arena, bytes, 1, EK_CACHE_LINE);
+    ek_assert(mem != NULL); /* region_bytes counted it */
+    return mem;
+}
+
+static void init_step(ek_engine *engine, ek_arena *arena)
+{
+    ek_step *step = &engine->step;
+    int32_t n = engine->params.running_max;
+    step->view = ek_new(arena, ek_sched_running, n);
+    step->pick = ek_new(arena, ek_sched_pick, n);
+    step->preempt = ek_new(arena, int32_t, n);
+    step->seq = ek_new(arena, ek_batch_seq, n);
+    step->row = ek_new(arena, ek_request *, n);
+    step->sampled = ek_new(arena, ek_sampled, n);
+    step->logits = new_raw(arena, (size_t)n * (size_t)engine->shape.n_vocab * sizeof(float));
+    step->sampler_scratch = ek_new(arena, ek_arena, engine->params.n_threads);
+    for (int32_t i = 0; i < engine->params.n_threads; i++)
+        step->sampler_scratch[i] =
+            ek_arena_over(new_raw(arena, scratch_bytes(engine)), scratch_bytes(engine));
+    engine->crew.running = ek_new(arena, ek_request *, n);
+    engine->crew.news = ek_new(arena, ek_news_item *, n);
+    engine->crew.due_us = INT64_MAX;
+}
+
+/* ---- parts ---- */
+
+static ek_status open_model(ek_engine *engine, const char *path, const char *chat_format,
+                            ek_err *err)
+{
+    ek_status status = ek_expert_model_open(path, chat_format, &engine->file, err);
+    if (status != EK_OK) return status;
+    const ek_model_params *model = &engine->file->model->params;
+    engine->shape = (ek_request_shape){
+        .n_vocab = model->n_vocab,
+        .n_layers = model->n_layers,
+        .n_experts = model->n_experts,
+    };
+    return EK_OK;
+}
+
+/* What computes, but for the two parts whose size the memory plan decides. */
+static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
+{
+    const ek_engine_params *params = &engine->params;
+    const ek_model *model = engine->file->model;
+    ek_status status = ek_kernels_select(params->kernels, ek_sys_cpu_flags(), &engine->kernels);
+    if (status != EK_OK)
+        return ek_err_set(err, status,
+                          "the kernels asked for do not run on this processor; "
+                          "choose --kernels auto");
+    status = ek_sys_pool_create(params->n_threads, params->pin_threads, &engine->pool);
+    if (status != EK_OK)
+        return ek_err_set(err, status, "cannot start %d compute threads", (int)params->n_threads);
+    const ek_route_gate gate = ek_engine_gate_of(&model->params);
+    status = ek_route_create(&gate, &params->route, arena, &engine->router, err);
+    if (status != EK_OK) return status;
+    status = ek_telemetry_experts_create(model->params.n_layers, model->params.n_experts, arena,
+                                         &engine->stats);
+    if (status != EK_OK) return ek_err_set(err, status, "too many experts to count");
+    return ek_expert_local_create(model, &engine->kernels, engine->pool, engine->stats,
+                                  &engine->dispatcher, err);
+}
+
+static ek_kv_params kv_params(const ek_engine *engine, int32_t n_blocks)
+{
+    const ek_model_params *model = &engine->file->model->params;
+    return (ek_kv_params){
+        .n_layers = model->n_layers,
+        .n_kv_heads = model->n_kv_heads,
+        .head_dim_k = model->head_dim_k,
+        .head_dim_v = model->head_dim_v,
+        .block_tokens = engine->params.kv_block_tokens,
+        .n_blocks = n_blocks,
+        .prefix_cache = engine->params.prefix_cache,
+        .prefix_ttl_us = engine->params.prefix_ttl_us,
+    };
+}
+
+static ek_forward_params forward_params(const ek_engine *engine)
+{
+    return (ek_forward_params){
+        .model = engine->file->model,
+        .kernels = &engine->kernels,
+        .pool = engine->pool,
+        .kv = engine->kv,
+        .router = engine->router,
+        .dispatcher = engine->dispatcher,
+        .stats = engine->stats,
+        .batch_tokens_max = engine->sched.step_tokens_max,
+        .context_tokens = engine->params.context_tokens,
+        .logits_rows_max = engine->params.running_max,
+    };
+}
+
+/* Refuse before anything big is touched, then make the cache and the forward pass. */
+static ek_status open_cache_and_forward(ek_engine *engine, ek_err *err)
+{
+    ek_kv_params kv = kv_params(engine, 1);
+    ek_forward_params forward = forward_params(engine);
+    uint64_t available = ek_sys_mem_available();
+    const ek_memory_facts facts = {
+        .available_bytes = available > INT64_MAX ? INT64_MAX : (int64_t)available,
+        .weight_bytes = engine->file->file_bytes,
+        .buffer_bytes = (int64_t)engine->region.bytes + ek_engine_forward_bytes(&forward),
+        .block_bytes = ek_engine_kv_block_bytes(&kv),
+        .context_tokens = engine->params.context_tokens,
+    };
+    ek_memory_plan plan;
+    ek_status status = ek_engine_memory_plan(&engine->params, &facts, &plan, err);
+    if (status != EK_OK) return status;
+    engine->kv_blocks = kv.n_blocks = plan.kv_blocks;
+    engine->params.kv_bytes = plan.kv_bytes;
+    status = ek_engine_kv_create(&kv, &engine->kv, err);
+    if (status != EK_OK) return status;
+    forward.kv = engine->kv;
+    return ek_engine_forward_create(&forward, &engine->forward, err);
+}
+
+static void fill_info(ek_engine *engine)
+{
+    const ek_model_params *model = &engine->file->model->params;
+    engine->info = (ek_engine_info){
+        .arch = model->arch,
+        .chat_format = engine->file->chat ? ek_model_chat_name(engine->file->chat) : NULL,
+        .kernels = engine->kernels.name,
+        .n_layers = model->n_layers,
+        .n_experts = model->n_experts,
+        .top_k = model->top_k,
+        .n_vocab = model->n_vocab,
+        .context_tokens = engine->params.context_tokens,
+        .running_max = engine->params.running_max,
+        .params_total = model->n_params_total,
+        .params_active = model->n_params_active,
+        .weight_bytes = model->weight_bytes,
+        .kv_bytes = engine->params.kv_bytes,
+    };
+}
+
+static ek_status open_exchange(ek_engine *engine, ek_metrics *metrics, ek_arena *arena, ek_err *err)
+{
+    ek_status status = EK_OK;
+    if (!metrics) status = ek_telemetry_metrics_create(arena, &metrics);
+    if (status == EK_OK) {
+        ek_engine_meters_init(&engine->meters, metrics);
+        ek_engine_crew_deliver(engine); /* the gauges' first values */
+    }
+    /* Room for every request inside, and one nudge. */
+    size_t capacity = (size_t)engine->params.running_max + (size_t)engine->params.queue_max + 1;
+    if (status == EK_OK) status = ek_sys_queue_create(capacity, &engine->inbox);
+    if (status != EK_OK) return ek_err_set(err, status, "no memory for the engine's queue");
+    return EK_OK;
+}
+
+static ek_status build(ek_engine *engine, const ek_engine_params *params, const char *model_path,
+                       const char *chat_format, ek_metrics *metrics, ek_err *err)
+{
+    ek_status status = check_params(params, err);
+    if (status == EK_OK) status = open_model(engine, model_path, chat_format, err);
+    if (status == EK_OK) status = resolve_params(engine, params, err);
+    if (status != EK_OK) return status;
+    engine->shape.kv_block_tokens = engine->params.kv_block_tokens;
+    size_t bytes = region_bytes(engine, metrics != NULL);
+    if (ek_sys_region_open(bytes, 0, &engine->region) != EK_OK)
+        return ek_err_set(err, EK_ENOMEM, "no memory for %zu bytes of step buffers", bytes);
+    ek_arena arena = ek_sys_region_arena(&engine->region);
+    init_step(engine, &arena);
+    status = open_compute(engine, &arena, err);
+    if (status == EK_OK) status = open_cache_and_forward(engine, err);
+    if (status == EK_OK) status = open_exchange(engine, metrics, &arena, err);
+    if (status != EK_OK) return status;
+    fill_info(engine);
+    if (ek_sys_thread_start(&engine->thread, "ek-step", ek_engine_loop_run, engine) != EK_OK)
+        return ek_err_set(err, EK_ENOMEM, "cannot start the step thread");
+    return EK_OK;
+}
+
+/* ---- life ---- */
+
+ek_status ek_engine_create(const ek_engine_params *params, const char *model_path,
+                           const char *chat_format, ek_metrics *metrics, ek_engine **out_engine,
+                           ek_err *err)
+{
+    ek_sys_region home;
+    if (ek_sys_region_open(sizeof(ek_engine), 0, &home) != EK_OK)
+        return ek_err_set(err, EK_ENOMEM, "no memory for the engine");
+    ek_engine *engine = home.base;
+    engine->home = home;
+    ek_engine_news_init(&engine->news);
+    ek_status status = build(engine, params, model_path, chat_format, metrics, err);
+    if (status != EK_OK) {
+        ek_engine_destroy(engine);
+        return status;
+    }
+    const ek_engine_info *info = &engine->info;
+    ek_log(EK_LOG_INFO, "engine", "started",
+           "arch=%s layers=%d experts=%d top_k=%d kernels=%s threads=%d context=%d kv_blocks=%d",
+           info->arch, (int)info->n_layers, (int)info->n_experts, (int)info->top_k, info->kernels,
+           (int)engine->params.n_threads, (int)info->context_tokens, (int)engine->kv_blocks);
+    *out_engine = engine;
+    return EK_OK;
+}
+
+void ek_engine_destroy(ek_engine *engine)
+{
+    if (!engine) return;
+    bool ran = engine->thread.running;
+    if (ran) {
+        atomic_store_explicit(&engine->draining, true, memory_order_relaxed);
+        /* Release pairs with the loop's acquire; the nudge makes it look. */
+        atomic_store_explicit(&engine->stopping, true, memory_order_release);
+        ek_engine_nudge(engine);
+        ek_sys_thread_join(&engine->thread);
+        ek_assert(atomic_load_explicit(&engine->n_handles, memory_order_relaxed) == 0);
+    }
+    ek_engine_forward_destroy(engine->forward);
+    ek_engine_kv_destroy(engine->kv);
+    ek_expert_destroy(engine->dispatcher);
+    ek_sys_pool_destroy(engine->pool);
+    ek_sys_queue_destroy(engine->inbox);
+    ek_engine_news_fini(&engine->news);
+    ek_expert_model_close(engine->file);
+    ek_sys_region_close(&engine->region);
+    ek_sys_region home = engine->home;
+    ek_sys_region_close(&home);
+    if (ran) ek_log(EK_LOG_INFO, "engine", "stopped", "reason=destroyed");
+}
+
+/* ---- looking at it ---- */
+
+int32_t ek_engine_inflight(const ek_engine *engine)
+{
+    return atomic_load_explicit(&engine->n_inflight, memory_order_acquire);
+}
+
+bool ek_engine_healthy(const ek_engine *engine)
+{
+    int64_t start_us = atomic_load_explicit(&engine->step_start_us, memory_order_relaxed);
+    int64_t limit_us = engine->params.step_watchdog_us;
+    return start_us == 0 || limit_us <= 0 || ek_sys_now_us() - start_us <= limit_us;
+}
+
+void ek_engine_info_get(const ek_engine *engine, ek_engine_info *out_info)
+{
+    *out_info = engine->info;
+}
+
+ek_expert_stats *ek_engine_experts(ek_engine *engine)
+{
+    return engine->stats;
+}
+
+void ek_engine_load_get(const ek_engine *engine, ek_engine_load *out_load)
+{
+    const ek_meters *m = &engine->meters;
+    *out_load = (ek_engine_load){
+        .n_running = (int32_t)ek_gauge_get(m->running),
+        .n_waiting = (int32_t)ek_gauge_get(m->waiting),
+        .kv_blocks = engine->kv_blocks,
+        .kv_blocks_used = (int32_t)ek_gauge_get(m->kv_used),
+        .kv_blocks_cached = (int32_t)ek_gauge_get(m->kv_cached),
+        .prompt_tokens = ek_counter_get(m->prompt_tokens),
+        .cached_tokens = ek_counter_get(m->prefix_hit_tokens),
+        .completion_tokens = ek_counter_get(m->completion_tokens),
+    };
+}

@@ -1,0 +1,66 @@
+#include "engine/loop.h"
+
+#include "engine/crew.h"
+#include "engine/engine_internal.h"
+#include "engine/step.h"
+#include "sys/clock.h"
+
+#define TICK_US   100000 /* how often things that age are looked at */
+#define INBOX_MAX 64     /* requests taken in between two steps */
+
+static void take_in(ek_engine *engine, int64_t timeout_us)
+{
+    void *items[INBOX_MAX];
+    size_t n = ek_sys_queue_pop(engine->inbox, items, INBOX_MAX, timeout_us);
+    for (size_t i = 0; i < n; i++) {
+        if (items[i] == engine) {
+            /*
+             * Acquires what whoever nudges wanted to be seen, also when its nudge was one too
+             * many.
+             */
+            atomic_exchange_explicit(&engine->nudged, false, memory_order_acq_rel);
+            continue;
+        }
+        ek_engine_crew_queue(engine, items[i]);
+    }
+}
+
+/* What ages: the experts' windows, the prefix cache, and two sums that are told now and then. */
+static void tick(ek_engine *engine, int64_t now_us)
+{
+    if (now_us < engine->tick_us) return;
+    engine->tick_us = now_us + TICK_US;
+    ek_telemetry_experts_sample(engine->stats, now_us);
+    ek_engine_kv_expire(engine->kv, now_us);
+    int64_t plan_ns, total_ns;
+    ek_engine_forward_times(engine->forward, &plan_ns, &total_ns);
+    ek_gauge_set(engine->meters.plan_time, plan_ns);
+    ek_gauge_set(engine->meters.forward_time, total_ns);
+}
+
+static int64_t sleep_us(const ek_engine *engine, int64_t now_us)
+{
+    int64_t due = ek_engine_crew_due(engine);
+    if (engine->tick_us < due) due = engine->tick_us;
+    return due > now_us ? due - now_us : 0;
+}
+
+void ek_engine_loop_run(void *ctx)
+{
+    ek_engine *engine = ctx;
+    bool worked = false;
+    while (!atomic_load_explicit(&engine->stopping, memory_order_acquire)) {
+        take_in(engine, worked ? 0 : sleep_us(engine, ek_sys_now_us()));
+        int64_t now_us = ek_sys_now_us();
+        tick(engine, now_us);
+        ek_engine_crew_drop(engine, now_us);
+        ek_engine_crew_admit(engine, now_us);
+        worked = ek_engine_step_run(engine, now_us);
+        ek_engine_crew_deliver(engine);
+    }
+    /* Nobody submits any more, but what was submitted last may still lie in the inbox. */
+    while (ek_sys_queue_len(engine->inbox) > 0)
+        take_in(engine, 0);
+    ek_engine_crew_dismiss(engine, ek_sys_now_us());
+    ek_engine_crew_deliver(engine);
+}
