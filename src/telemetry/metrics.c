@@ -54,12 +54,12 @@ static bool ends_with(const char *text, const char *end)
     return n >= n_end && strcmp(text + n - n_end, end) == 0;
 }
 
-/* Snake case, and `_total` exactly on counters. */
+/* Snake case, and `_total` exactly on counters; a colon only where another engine's name is echoed. */
 static bool name_valid(const char *name, series_kind kind)
 {
     size_t n = strlen(name);
     bool starts_well = name[0] >= 'a' && name[0] <= 'z';
-    return starts_well && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") == n &&
+    return starts_well && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_:") == n &&
            ends_with(name, "_total") == (kind == SERIES_COUNTER);
 }
 
