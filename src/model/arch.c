@@ -88,7 +88,8 @@ static const ek_arch archs[] = {
         .name = QWEN2MOE, /* Qwen1.5-MoE, Qwen2-MoE */
         .key = {KEY("expert_feed_forward_length", expert_ff, 1, DIM, ACT_BLOCK, FF_BY_TOP_K),
                 KEY("expert_shared_feed_forward_length", shared_ff, 1, DIM, ACT_BLOCK, FF)},
-        .required = EK_SET_CORE | EK_SET_QKV_BIAS | EK_SET_SHARED | EK_SET_SHARED_GATE,
+        .required = EK_SET_CORE | EK_SET_SHARED | EK_SET_SHARED_GATE,
+        .optional = EK_SET_QKV_BIAS,
         .rope_neox = true,
         .shared_gated = true,
         .gate = GATE(SOFTMAX, false),
