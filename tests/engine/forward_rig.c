@@ -39,7 +39,7 @@ static void open_model(const char *path, ek_rig *rig, ek_arena *perm)
     ek_err err = {0};
     ek_gguf *gguf;
     must(ek_sys_map_open(path, &rig->map, &err), &err);
-    /* Address space only; the model, the router and the counters of a small model take part of it. */
+    /* Address space only: the model, the router and the counters take a part of it. */
     size_t bytes = ek_model_gguf_perm_bytes_max(rig->map.bytes.len) + ((size_t)256 << 20);
     must(ek_sys_region_open(bytes, 0, &rig->region), &err);
     *perm = ek_sys_region_arena(&rig->region);
