@@ -55,8 +55,10 @@ static void put_value(ek_sys_line *line, const char *text, size_t n)
 {
     if (line->in_quotes) {
         put_escaped(line, text, n);
-    } else if (is_plain(text, n)) {
-        put(line, text, n);
+    } else if (is_plain(text, n)) { /* all ASCII: it can be cut anywhere */
+        size_t left = line->room - line->len;
+        put(line, text, n < left ? n : left);
+        line->cut = line->cut || n > left;
     } else {
         put(line, "\"", 1);
         line->in_quotes = !line->cut;

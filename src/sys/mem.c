@@ -36,7 +36,9 @@ void ek_sys_region_close(ek_sys_region *region)
 
 void *ek_sys_calloc(size_t n, size_t size)
 {
-    return calloc(n ? n : 1, size ? size : 1);
+    size_t bytes;
+    if (!ek_size_mul(n, size, &bytes)) return NULL;
+    return calloc(bytes ? bytes : 1, 1);
 }
 
 void *ek_sys_realloc(void *mem, size_t bytes)
