@@ -197,27 +197,34 @@ static ek_forward_params forward_params(const ek_engine *engine)
     };
 }
 
-/* Refuse before anything big is touched, then make the cache and the forward pass. */
-static ek_status open_cache_and_forward(ek_engine *engine, ek_err *err)
+static ek_memory_facts memory_facts(const ek_engine *engine, int64_t available_bytes)
 {
-    ek_kv_params kv = kv_params(engine, 1);
-    ek_forward_params forward = forward_params(engine);
-    uint64_t available = ek_sys_mem_available();
-    const ek_memory_facts facts = {
-        .available_bytes = available > INT64_MAX ? INT64_MAX : (int64_t)available,
+    const ek_kv_params kv = kv_params(engine, 1);
+    const ek_forward_params forward = forward_params(engine);
+    return (ek_memory_facts){
+        .available_bytes = available_bytes,
         .weight_bytes = engine->file->file_bytes,
         .buffer_bytes = (int64_t)engine->region.bytes + ek_engine_forward_bytes(&forward),
         .block_bytes = ek_engine_kv_block_bytes(&kv),
         .context_tokens = engine->params.context_tokens,
     };
+}
+
+/* Refuse before anything big is touched, then make the cache and the forward pass. */
+static ek_status open_cache_and_forward(ek_engine *engine, ek_err *err)
+{
+    const uint64_t available = ek_sys_mem_available();
+    const ek_memory_facts facts =
+        memory_facts(engine, available > INT64_MAX ? INT64_MAX : (int64_t)available);
     ek_memory_plan plan;
     ek_status status = ek_engine_memory_plan(&engine->params, &facts, &plan, err);
     if (status != EK_OK) return status;
-    engine->kv_blocks = kv.n_blocks = plan.kv_blocks;
+    engine->kv_blocks = plan.kv_blocks;
     engine->params.kv_bytes = plan.kv_bytes;
+    const ek_kv_params kv = kv_params(engine, plan.kv_blocks);
     status = ek_engine_kv_create(&kv, &engine->kv, err);
     if (status != EK_OK) return status;
-    forward.kv = engine->kv;
+    const ek_forward_params forward = forward_params(engine);
     return ek_engine_forward_create(&forward, &engine->forward, err);
 }
 
@@ -256,20 +263,30 @@ static ek_status open_exchange(ek_engine *engine, ek_metrics *metrics, ek_arena 
     return EK_OK;
 }
 
-static ek_status build(ek_engine *engine, const ek_engine_params *params, const char *model_path,
-                       const char *chat_format, ek_metrics *metrics, ek_err *err)
+/* All that is known and small: what decides how much memory the rest will take. */
+static ek_status prepare(ek_engine *engine, const ek_engine_params *params, const char *model_path,
+                         const char *chat_format, bool has_metrics, ek_arena *out_arena,
+                         ek_err *err)
 {
     ek_status status = check_params(params, err);
     if (status == EK_OK) status = open_model(engine, model_path, chat_format, err);
     if (status == EK_OK) status = resolve_params(engine, params, err);
     if (status != EK_OK) return status;
     engine->shape.kv_block_tokens = engine->params.kv_block_tokens;
-    size_t bytes = region_bytes(engine, metrics != NULL);
+    size_t bytes = region_bytes(engine, has_metrics);
     if (ek_sys_region_open(bytes, 0, &engine->region) != EK_OK)
         return ek_err_set(err, EK_ENOMEM, "no memory for %zu bytes of step buffers", bytes);
-    ek_arena arena = ek_sys_region_arena(&engine->region);
-    init_step(engine, &arena);
-    status = open_compute(engine, &arena, err);
+    *out_arena = ek_sys_region_arena(&engine->region);
+    init_step(engine, out_arena);
+    return open_compute(engine, out_arena, err);
+}
+
+static ek_status build(ek_engine *engine, const ek_engine_params *params, const char *model_path,
+                       const char *chat_format, ek_metrics *metrics, ek_err *err)
+{
+    ek_arena arena;
+    ek_status status =
+        prepare(engine, params, model_path, chat_format, metrics != NULL, &arena, err);
     if (status == EK_OK) status = open_cache_and_forward(engine, err);
     if (status == EK_OK) status = open_exchange(engine, metrics, &arena, err);
     if (status != EK_OK) return status;
@@ -279,11 +296,7 @@ static ek_status build(ek_engine *engine, const ek_engine_params *params, const 
     return EK_OK;
 }
 
-/* ---- life ---- */
-
-ek_status ek_engine_create(const ek_engine_params *params, const char *model_path,
-                           const char *chat_format, ek_metrics *metrics, ek_engine **out_engine,
-                           ek_err *err)
+static ek_status engine_new(ek_engine **out_engine, ek_err *err)
 {
     ek_sys_region home;
     if (ek_sys_region_open(sizeof(ek_engine), 0, &home) != EK_OK)
@@ -291,7 +304,20 @@ ek_status ek_engine_create(const ek_engine_params *params, const char *model_pat
     ek_engine *engine = home.base;
     engine->home = home;
     ek_engine_news_init(&engine->news);
-    ek_status status = build(engine, params, model_path, chat_format, metrics, err);
+    *out_engine = engine;
+    return EK_OK;
+}
+
+/* ---- life ---- */
+
+ek_status ek_engine_create(const ek_engine_params *params, const char *model_path,
+                           const char *chat_format, ek_metrics *metrics, ek_engine **out_engine,
+                           ek_err *err)
+{
+    ek_engine *engine = NULL;
+    ek_status status = engine_new(&engine, err);
+    if (status != EK_OK) return status;
+    status = build(engine, params, model_path, chat_format, metrics, err);
     if (status != EK_OK) {
         ek_engine_destroy(engine);
         return status;
@@ -328,6 +354,30 @@ void ek_engine_destroy(ek_engine *engine)
     ek_sys_region home = engine->home;
     ek_sys_region_close(&home);
     if (ran) ek_log(EK_LOG_INFO, "engine", "stopped", "reason=destroyed");
+}
+
+ek_status ek_engine_estimate(const ek_engine_params *params, const char *model_path,
+                             ek_engine_memory *out_memory, ek_err *err)
+{
+    ek_engine *engine = NULL;
+    ek_status status = engine_new(&engine, err);
+    if (status != EK_OK) return status;
+    ek_arena arena;
+    ek_memory_plan plan;
+    status = prepare(engine, params, model_path, NULL, true, &arena, err);
+    if (status == EK_OK) {
+        const ek_memory_facts facts = memory_facts(engine, INT64_MAX);
+        status = ek_engine_memory_plan(&engine->params, &facts, &plan, err);
+        if (status == EK_OK)
+            *out_memory = (ek_engine_memory){
+                .weight_bytes = facts.weight_bytes,
+                .kv_bytes = plan.kv_bytes,
+                .buffer_bytes = facts.buffer_bytes,
+                .need_bytes = plan.need_bytes,
+            };
+    }
+    ek_engine_destroy(engine);
+    return status;
 }
 
 /* ---- looking at it ---- */

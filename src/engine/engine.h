@@ -55,6 +55,21 @@ EK_MUST ek_status ek_engine_create(const ek_engine_params *params, const char *m
  */
 void ek_engine_destroy(ek_engine *engine);
 
+typedef struct ek_engine_memory {
+    int64_t weight_bytes; /* of the files, mapped */
+    int64_t kv_bytes;
+    int64_t buffer_bytes; /* activations, logits, counters */
+    int64_t need_bytes;   /* all of it and 20 % */
+} ek_engine_memory;
+
+/**
+ * What create would need with these parameters, for planning: nothing is served, and the need may
+ * exceed what this machine has.
+ * @return EK_OK; as create
+ */
+EK_MUST ek_status ek_engine_estimate(const ek_engine_params *params, const char *model_path,
+                                     ek_engine_memory *out_memory, ek_err *err);
+
 /** From now on submit answers EK_EDRAINING; what is inside goes on. */
 void ek_engine_drain(ek_engine *engine);
 /** Requests inside: waiting and running. */
