@@ -1,0 +1,76 @@
+/*
+ * The working state of one packing problem: some experts onto some devices. place.c makes one of it for a
+ * global solve and one per node for a hierarchical solve; counts.c, pack.c and refine.c work on it in turn.
+ *
+ * Local numbering throughout: experts 0..n_experts-1 and devices 0..n_devices-1 of this problem only.
+ * All arrays live in the solve's scratch arena.
+ */
+#ifndef EK_PLACE_CORE_H
+#define EK_PLACE_CORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+
+typedef struct ek_place_core {
+    int32_t n_experts;
+    int32_t n_devices;
+    int32_t n_slots;         /* = slot_beg[n_devices] */
+    const double *load;      /* (n_experts) > 0 for at least one */
+    const int32_t *slot_beg; /* (n_devices + 1) */
+    const int32_t *node_of;  /* (n_devices) for spreading; NULL: nobody asked */
+    int32_t n_spread;        /* the first n_spread of `order` go to two nodes at least */
+    double mean;             /* load of a device if all were equal */
+
+    int32_t *order;       /* (n_experts) by load, heaviest first, then lower id */
+    int32_t *rank;        /* (n_experts) inverse of order */
+    int32_t *count;       /* (n_experts) replicas */
+    double *replica_load; /* (n_experts) load / count */
+    int32_t *slot_expert; /* (n_slots) or -1 */
+    int32_t *slot_device; /* (n_slots) */
+    float *slot_load;     /* (n_slots) load of the slot's replica */
+    float
+        *slot_rest; /* (n_slots) device load without this slot; infinity: not to be swapped with */
+    float *slot_promise; /* (n_slots) working space of the swap search */
+    double *device_load; /* (n_devices) */
+} ek_place_core;
+
+/** Arena bytes that a problem of this size takes, working space of every step included. */
+size_t ek_place_core_bytes(int32_t n_experts, int32_t n_slots, int32_t n_devices);
+
+/** Allocate the arrays; inputs are set by the caller, `order` is filled here. Asserts that the arena has ek_place_core_bytes. */
+void ek_place_core_init(ek_place_core *core, ek_arena *perm);
+
+/**
+ * Give every expert a replica and the spare slots to whoever has the highest load / (count + shift).
+ * Source: divisor methods of apportionment; shift 0 (Adams) is EPLB's rule, a larger shift favours hot experts.
+ * @param shift > -1
+ */
+void ek_place_counts(ek_place_core *core, float shift, ek_arena scratch);
+
+/**
+ * Longest replica first onto the least loaded device with room; replicas of an expert on distinct devices.
+ * @return false when room ran out in a way that put two replicas of one expert on a device (see ek_place_repair)
+ */
+bool ek_place_pack(ek_place_core *core, ek_arena scratch);
+
+/**
+ * Swap replicas between the busiest device and another one while that lowers the higher of the two, until
+ * the busiest has at most `limit` load. @return number of swaps made
+ */
+int32_t ek_place_refine(ek_place_core *core, double limit, int32_t max_swaps);
+
+/** Move duplicates apart and spread the hottest experts over nodes, at the least cost in balance. */
+void ek_place_repair(ek_place_core *core);
+
+/** Load of the busiest device. */
+double ek_place_busiest(const ek_place_core *core, int32_t *out_device);
+
+/** Whether device holds expert in a slot other than except_slot (-1: any). */
+bool ek_place_holds(const ek_place_core *core, int32_t device, int32_t expert, int32_t except_slot);
+
+/** Exchange two slots of different devices and update loads. */
+void ek_place_swap(ek_place_core *core, int32_t slot_a, int32_t slot_b);
+
+#endif

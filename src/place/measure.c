@@ -1,0 +1,83 @@
+#include <math.h>
+
+#include "base/assert.h"
+#include "place/place.h"
+
+int32_t ek_place_live_devices(const ek_place_topology *t)
+{
+    int32_t n_live = 0;
+    for (int32_t d = 0; d < t->n_devices; d++)
+        n_live += !(t->device_dead && t->device_dead[d]);
+    return n_live;
+}
+
+double ek_place_lower_bound(const ek_place_topology *t, const double *loads)
+{
+    int32_t n_live = ek_place_live_devices(t);
+    double total = 0.0;
+    for (int32_t e = 0; e < t->n_experts; e++)
+        total += loads[e];
+    if (total <= 0.0) return 1.0;
+    double mean = total / n_live;
+    /* One replica of the hottest expert cannot carry less than its share over all slots that could be its own. */
+    double hottest = 0.0;
+    for (int32_t e = 0; e < t->n_experts; e++)
+        hottest = loads[e] > hottest ? loads[e] : hottest;
+    int32_t most = t->n_slots - (t->n_experts - 1);
+    most = most < n_live ? most : n_live;
+    double lowest = fmax(1.0, hottest / most / mean);
+    if (t->n_groups == t->n_nodes && t->n_nodes > 1) {
+        /* Groups stay on their nodes, one each: the heaviest group's node cannot get rid of its load. */
+        int32_t per_group = t->n_experts / t->n_groups, per_node = t->n_devices / t->n_nodes;
+        for (int32_t g = 0; g < t->n_groups; g++) {
+            double load = 0.0;
+            for (int32_t e = g * per_group; e < (g + 1) * per_group; e++)
+                load += loads[e];
+            lowest = fmax(lowest, load / per_node / mean);
+        }
+    }
+    return lowest;
+}
+
+ek_status ek_place_measure(const ek_place_topology *t, const double *loads,
+                           const int32_t *slot_expert, ek_arena scratch,
+                           ek_place_balance *out_balance)
+{
+    int32_t *count = ek_try_new(&scratch, int32_t, t->n_experts);
+    int32_t *seen_on = ek_try_new(&scratch, int32_t, t->n_experts);
+    double *share = ek_try_new(&scratch, double, t->n_experts);
+    if (!count || !seen_on || !share) return EK_ENOMEM;
+    for (int32_t s = 0; s < t->n_slots; s++) {
+        if (slot_expert[s] >= t->n_experts || slot_expert[s] < EK_PLACE_EMPTY) return EK_EINVAL;
+        if (slot_expert[s] >= 0) count[slot_expert[s]]++;
+    }
+    double total = 0.0;
+    for (int32_t e = 0; e < t->n_experts; e++) {
+        if (count[e] == 0) return EK_EINVAL;
+        seen_on[e] = -1;
+        share[e] = loads[e] / count[e];
+        total += loads[e];
+    }
+    int32_t slot = 0, n_duplicates = 0;
+    double busiest = 0.0;
+    for (int32_t d = 0; d < t->n_devices; d++) {
+        int32_t n = t->device_slots ? t->device_slots[d] : t->n_slots / t->n_devices;
+        double load = 0.0;
+        for (int32_t s = slot; s < slot + n; s++) {
+            int32_t e = slot_expert[s];
+            if (e < 0) continue;
+            load += share[e];
+            n_duplicates += seen_on[e] == d;
+            seen_on[e] = d;
+        }
+        slot += n;
+        busiest = fmax(busiest, load);
+    }
+    double mean = total / ek_place_live_devices(t);
+    *out_balance = (ek_place_balance){
+        .max_over_mean = mean > 0.0 ? busiest / mean : 1.0,
+        .lower_bound = ek_place_lower_bound(t, loads),
+        .n_duplicates = n_duplicates,
+    };
+    return EK_OK;
+}

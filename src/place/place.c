@@ -1,0 +1,291 @@
+#include "place/place.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/size.h"
+#include "place/core.h"
+#include "place/part.h"
+
+/* Shifts of the divisor that are tried in turn; 0 is EPLB's rule and nearly always enough. */
+static const float shifts[] = {0.0f, -0.25f, 0.25f, 0.5f, -0.5f, 0.75f,
+                               1.0f, -0.75f, 1.5f,  2.0f, 3.0f};
+
+void ek_place_params_default(ek_place_params *out_params)
+{
+    *out_params = (ek_place_params){
+        .mode = EK_PLACE_BEST,
+        .target = 1.0003,
+        .effort_swaps = 400,
+        .effort_packings = 12,
+        .spread_hottest = 0,
+    };
+}
+
+static int32_t n_groups_of(const ek_place_topology *topology)
+{
+    return topology->n_groups > 1 ? topology->n_groups : 1;
+}
+
+static ek_status check_slots(const ek_place_topology *t, ek_err *err)
+{
+    int64_t sum = 0, live = 0;
+    if (!t->device_slots && t->n_slots % t->n_devices != 0)
+        return ek_err_set(err, EK_EINVAL, "%d slots do not divide evenly over %d devices",
+                          t->n_slots, t->n_devices);
+    for (int32_t d = 0; d < t->n_devices; d++) {
+        int32_t n = ek_place_slots_of(t, d);
+        if (n < 0) return ek_err_set(err, EK_EINVAL, "device %d has %d slots", d, n);
+        sum += n;
+        live += ek_place_is_dead(t, d) ? 0 : n;
+    }
+    if (sum != t->n_slots)
+        return ek_err_set(err, EK_EINVAL, "the devices have %lld slots together, n_slots says %d",
+                          (long long)sum, t->n_slots);
+    if (live < t->n_experts)
+        return ek_err_set(err, EK_EINVAL, "%lld slots on live devices cannot hold %d experts",
+                          (long long)live, t->n_experts);
+    return EK_OK;
+}
+
+/* A hierarchical solve gives each node experts_per_group * groups_per_node experts; its live slots must hold them. */
+static ek_status check_node_room(const ek_place_topology *t, ek_err *err)
+{
+    int32_t per_node = t->n_experts / t->n_nodes;
+    for (int32_t node = 0; node < t->n_nodes; node++) {
+        int64_t live = 0;
+        for (int32_t d = 0; d < t->n_devices; d++)
+            if (ek_place_node_of(t, d) == node && !ek_place_is_dead(t, d))
+                live += ek_place_slots_of(t, d);
+        if (live < per_node)
+            return ek_err_set(
+                err, EK_EINVAL,
+                "node %d has %lld live slots for %d experts of its groups; place without groups",
+                node, (long long)live, per_node);
+    }
+    return EK_OK;
+}
+
+ek_status ek_place_check(const ek_place_topology *t, const ek_place_params *params, ek_err *err)
+{
+    if (t->n_experts < 1 || t->n_experts > EK_PLACE_EXPERTS_MAX)
+        return ek_err_set(err, EK_EINVAL, "number of experts %d is outside 1..%d", t->n_experts,
+                          EK_PLACE_EXPERTS_MAX);
+    if (t->n_devices < 1 || t->n_devices > EK_PLACE_DEVICES_MAX)
+        return ek_err_set(err, EK_EINVAL, "number of devices %d is outside 1..%d", t->n_devices,
+                          EK_PLACE_DEVICES_MAX);
+    if (t->n_slots < t->n_experts || t->n_slots > EK_PLACE_SLOTS_MAX)
+        return ek_err_set(err, EK_EINVAL, "number of slots %d is outside %d (experts)..%d",
+                          t->n_slots, t->n_experts, EK_PLACE_SLOTS_MAX);
+    if (t->n_nodes < 1 || t->n_devices % t->n_nodes != 0)
+        return ek_err_set(err, EK_EINVAL, "%d devices do not divide evenly over %d nodes",
+                          t->n_devices, t->n_nodes);
+    int32_t n_groups = n_groups_of(t);
+    if (n_groups > 1 && (t->n_experts % n_groups != 0 || n_groups % t->n_nodes != 0))
+        return ek_err_set(err, EK_EINVAL,
+                          "%d groups must divide %d experts and be a multiple of %d nodes",
+                          n_groups, t->n_experts, t->n_nodes);
+    if (!(params->target >= 1.0) || params->effort_swaps < 0 || params->effort_packings < 1 ||
+        params->spread_hottest < 0)
+        return ek_err_set(err, EK_EINVAL,
+                          "target must be >= 1, packings >= 1, swaps and spread >= 0");
+    ek_status status = check_slots(t, err);
+    if (status == EK_OK && n_groups > 1) status = check_node_room(t, err);
+    return status;
+}
+
+size_t ek_place_scratch_bytes(const ek_place_topology *t)
+{
+    size_t core = ek_place_core_bytes(t->n_experts, t->n_slots, t->n_devices);
+    size_t mine = ((size_t)t->n_groups + 2 * (size_t)t->n_nodes) * sizeof(double) +
+                  (size_t)t->n_groups * sizeof(int32_t) + (size_t)t->n_slots * sizeof(int32_t);
+    return core + mine + ek_place_part_bytes(t) + 16 * EK_CACHE_LINE;
+}
+
+/* What one packing came to, kept while others are tried. */
+typedef struct attempt {
+    double busiest;
+    bool distinct; /* certainly no two replicas of an expert on one device */
+    float shift;
+    int32_t n_swaps;
+    int32_t *slot_expert; /* (n_slots) local ids */
+} attempt;
+
+static void try_shift(ek_place_core *core, const ek_place_params *params, float shift,
+                      ek_arena scratch, attempt *best)
+{
+    ek_place_counts(core, shift, scratch);
+    bool distinct = ek_place_pack(core, scratch);
+    if (!distinct || core->n_spread > 0) ek_place_repair(core);
+    int32_t n_swaps = 0;
+    if (params->mode == EK_PLACE_BEST)
+        n_swaps = ek_place_refine(core, params->target * core->mean, params->effort_swaps);
+    double busiest = ek_place_busiest(core, NULL);
+    if (busiest >= best->busiest) return;
+    best->busiest = busiest;
+    best->distinct = distinct;
+    best->shift = shift;
+    best->n_swaps = n_swaps;
+    memcpy(best->slot_expert, core->slot_expert, (size_t)core->n_slots * sizeof(int32_t));
+}
+
+static void solve_part(const ek_place_part *p, const ek_place_params *params, bool spread,
+                       ek_place_hint *hint, ek_arena scratch, int32_t *out_local, bool *distinct,
+                       ek_place_balance *balance)
+{
+    double total = 0.0;
+    for (int32_t i = 0; i < p->n_experts; i++)
+        total += p->load[i];
+    if (total <= 0.0) {
+        for (int32_t i = 0; i < p->n_experts; i++)
+            p->load[i] = 1.0;
+        total = p->n_experts;
+    }
+    ek_place_core core = {
+        .n_experts = p->n_experts,
+        .n_devices = p->n_devices,
+        .n_slots = p->slot_beg[p->n_devices],
+        .load = p->load,
+        .slot_beg = p->slot_beg,
+        .node_of = spread ? p->node : NULL,
+        .n_spread = spread ? params->spread_hottest : 0,
+        .mean = total / p->n_devices,
+    };
+    attempt best = {.busiest = INFINITY, .slot_expert = out_local};
+    ek_place_core_init(&core, &scratch);
+    float first = hint->valid ? hint->divisor_shift : shifts[0];
+    int32_t max_packings = params->mode == EK_PLACE_QUICK ? 1 : params->effort_packings;
+    int32_t n_packings = 1;
+    try_shift(&core, params, params->mode == EK_PLACE_QUICK ? 0.0f : first, scratch, &best);
+    for (size_t i = 0; i < EK_COUNT_OF(shifts) && n_packings < max_packings &&
+                       best.busiest > params->target * core.mean;
+         i++) {
+        if (shifts[i] == first) continue;
+        try_shift(&core, params, shifts[i], scratch, &best);
+        n_packings++;
+    }
+    hint->divisor_shift = best.shift;
+    hint->valid = true;
+    balance->n_packings += n_packings;
+    balance->n_swaps += best.n_swaps;
+    balance->max_over_mean =
+        fmax(balance->max_over_mean, best.busiest); /* a load until place_layer divides */
+    *distinct &= best.distinct;
+}
+
+/*
+ * Groups to nodes, the same number to each: heaviest group first to the lightest node with room. Then nodes
+ * trade groups while the heaviest gets lighter by it.
+ */
+static void groups_to_nodes(const ek_place_topology *t, const double *loads, ek_arena scratch,
+                            int32_t *out_node)
+{
+    int32_t n_groups = t->n_groups, per_group = t->n_experts / n_groups;
+    int32_t room = n_groups / t->n_nodes;
+    double *group_load = ek_new(&scratch, double, n_groups);
+    double *node_load = ek_new(&scratch, double, t->n_nodes);
+    int32_t *n_in = ek_new(&scratch, int32_t, t->n_nodes);
+    for (int32_t e = 0; e < t->n_experts; e++)
+        group_load[e / per_group] += loads[e];
+    for (int32_t g = 0; g < n_groups; g++)
+        out_node[g] = -1;
+    for (int32_t i = 0; i < n_groups; i++) {
+        int32_t group = -1, node = -1;
+        for (int32_t g = 0; g < n_groups; g++)
+            if (out_node[g] < 0 && (group < 0 || group_load[g] > group_load[group])) group = g;
+        for (int32_t n = 0; n < t->n_nodes; n++)
+            if (n_in[n] < room && (node < 0 || node_load[n] < node_load[node])) node = n;
+        out_node[group] = node;
+        node_load[node] += group_load[group];
+        n_in[node]++;
+    }
+    for (int32_t round = 0; room > 1 && round < n_groups; round++) {
+        int32_t heavy = 0, best_a = -1, best_b = -1;
+        for (int32_t n = 1; n < t->n_nodes; n++)
+            if (node_load[n] > node_load[heavy]) heavy = n;
+        double best = node_load[heavy] * (1.0 - 1e-9);
+        for (int32_t a = 0; a < n_groups; a++)
+            for (int32_t b = 0; out_node[a] == heavy && b < n_groups; b++) {
+                double given = group_load[a] - group_load[b];
+                double higher = fmax(node_load[heavy] - given, node_load[out_node[b]] + given);
+                if (out_node[b] != heavy && higher < best) {
+                    best = higher;
+                    best_a = a;
+                    best_b = b;
+                }
+            }
+        if (best_a < 0) return;
+        double given = group_load[best_a] - group_load[best_b];
+        node_load[heavy] -= given;
+        node_load[out_node[best_b]] += given;
+        out_node[best_a] = out_node[best_b];
+        out_node[best_b] = heavy;
+    }
+}
+
+static void solve_hierarchical(const ek_place_topology *t, const ek_place_params *params,
+                               const double *loads, ek_place_hint *hint, ek_arena scratch,
+                               int32_t *out_slot_expert, bool *distinct, ek_place_balance *balance)
+{
+    int32_t *group_node = ek_new(&scratch, int32_t, t->n_groups);
+    int32_t *local = ek_new(&scratch, int32_t, t->n_slots);
+    groups_to_nodes(t, loads, scratch, group_node);
+    for (int32_t node = 0; node < t->n_nodes; node++) {
+        ek_arena inner = scratch;
+        ek_place_part p;
+        ek_place_part_init(&p, t, node, &inner);
+        for (int32_t e = 0; e < t->n_experts; e++)
+            if (group_node[e / (t->n_experts / t->n_groups)] == node)
+                ek_place_part_add_expert(&p, e, loads[e]);
+        solve_part(&p, params, false, hint, inner, local, distinct, balance);
+        ek_place_part_write(&p, local, out_slot_expert);
+    }
+}
+
+static void solve_global(const ek_place_topology *t, const ek_place_params *params,
+                         const double *loads, ek_place_hint *hint, ek_arena scratch,
+                         int32_t *out_slot_expert, bool *distinct, ek_place_balance *balance)
+{
+    int32_t *local = ek_new(&scratch, int32_t, t->n_slots);
+    ek_place_part p;
+    ek_place_part_init(&p, t, -1, &scratch);
+    for (int32_t e = 0; e < t->n_experts; e++)
+        ek_place_part_add_expert(&p, e, loads[e]);
+    solve_part(&p, params, params->spread_hottest > 0, hint, scratch, local, distinct, balance);
+    ek_place_part_write(&p, local, out_slot_expert);
+}
+
+ek_status ek_place_layer(const ek_place_topology *t, const ek_place_params *params,
+                         const double *loads, ek_place_hint *hint, ek_arena scratch,
+                         int32_t *out_slot_expert, ek_place_balance *out_balance)
+{
+    ek_status status = ek_place_check(t, params, NULL);
+    if (status != EK_OK) return status;
+    double total = 0.0;
+    for (int32_t e = 0; e < t->n_experts; e++) {
+        if (!(loads[e] >= 0.0 && loads[e] < INFINITY)) return EK_EINVAL;
+        total += loads[e];
+    }
+    if (ek_arena_free_bytes(&scratch) < ek_place_scratch_bytes(t)) return EK_ENOMEM;
+    ek_place_balance balance = {0};
+    bool distinct = true;
+    for (int32_t s = 0; s < t->n_slots; s++)
+        out_slot_expert[s] = EK_PLACE_EMPTY;
+    if (n_groups_of(t) > 1)
+        solve_hierarchical(t, params, loads, hint, scratch, out_slot_expert, &distinct, &balance);
+    else
+        solve_global(t, params, loads, hint, scratch, out_slot_expert, &distinct, &balance);
+    if (!distinct || total <= 0.0) {
+        ek_place_balance measured;
+        status = ek_place_measure(t, loads, out_slot_expert, scratch, &measured);
+        ek_assert(status == EK_OK);
+        balance.max_over_mean = measured.max_over_mean;
+        balance.n_duplicates = measured.n_duplicates;
+    } else {
+        balance.max_over_mean /= total / ek_place_live_devices(t);
+    }
+    balance.lower_bound = ek_place_lower_bound(t, loads);
+    *out_balance = balance;
+    return EK_OK;
+}

@@ -1,0 +1,181 @@
+#include "place/rebalance.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "place/mover.h"
+#include "place/part.h"
+
+/*
+ * Experts without a live replica come first, hottest first: into an empty slot, or in place of a replica that can
+ * be spared, wherever the device ends up lightest. @return false when max_moves do not suffice
+ */
+static bool restore_lost(ek_place_mover *m)
+{
+    ek_place_core *core = &m->core;
+    for (int32_t i = 0; i < core->n_experts; i++) {
+        int32_t e = core->order[i];
+        if (core->count[e] > 0) continue;
+        int32_t slot = -1;
+        double lightest = INFINITY;
+        for (int32_t s = 0; s < core->n_slots; s++) {
+            int32_t old = core->slot_expert[s];
+            double rest = core->device_load[core->slot_device[s]] - (double)core->slot_load[s];
+            if ((old < 0 || core->count[old] > 1) && rest < lightest) {
+                lightest = rest;
+                slot = s;
+            }
+        }
+        if (slot < 0 || m->n_replicas == m->max_moves) return false;
+        ek_place_mover_copy(m, slot, e);
+    }
+    return true;
+}
+
+static void mover_init(ek_place_mover *m, const ek_place_part *part,
+                       const ek_place_move_params *params, const int32_t *slot_expert,
+                       const int32_t *local_of, ek_arena *perm)
+{
+    double total = 0.0;
+    for (int32_t e = 0; e < part->n_experts; e++)
+        total += part->load[e];
+    ek_place_core *core = &m->core;
+    *core = (ek_place_core){
+        .n_experts = part->n_experts,
+        .n_devices = part->n_devices,
+        .n_slots = part->slot_beg[part->n_devices],
+        .load = part->load,
+        .slot_beg = part->slot_beg,
+        .mean = total / part->n_devices,
+    };
+    ek_place_core_init(core, perm);
+    for (int32_t d = 0; d < part->n_devices; d++)
+        for (int32_t s = core->slot_beg[d]; s < core->slot_beg[d + 1]; s++) {
+            int32_t e = slot_expert[part->slot[d] + s - core->slot_beg[d]];
+            core->slot_expert[s] = e >= 0 ? local_of[e] : EK_PLACE_EMPTY;
+            if (e >= 0) core->count[local_of[e]]++;
+        }
+    m->limit = params->target * core->mean;
+    m->head = ek_new(perm, int32_t, core->n_experts);
+    m->next = ek_new(perm, int32_t, core->n_slots);
+    m->delta = ek_new(perm, double, core->n_devices);
+    m->touched = ek_new(perm, int32_t, 2 * core->n_slots + 1);
+    ek_place_mark *marks[] = {&m->saved, &m->best};
+    for (int32_t i = 0; i < 2; i++) {
+        marks[i]->slot_expert = ek_new(perm, int32_t, core->n_slots);
+        marks[i]->count = ek_new(perm, int32_t, core->n_experts);
+    }
+    ek_place_mover_refresh(core);
+}
+
+/* The part's new steps in the caller's numbering. */
+static void write_moves(const ek_place_part *part, const ek_place_mover *m, ek_place_move *out)
+{
+    const ek_place_core *core = &m->core;
+    for (int32_t i = 0; i < m->n_moves; i++) {
+        ek_place_move move = m->moves[i];
+        int32_t d = core->slot_device[move.slot];
+        out[i] = (ek_place_move){part->slot[d] + move.slot - core->slot_beg[d],
+                                 part->expert[move.expert], -1, -1};
+        if (move.other_slot < 0) continue;
+        d = core->slot_device[move.other_slot];
+        out[i].other_slot = part->slot[d] + move.other_slot - core->slot_beg[d];
+        out[i].other_expert =
+            move.other_expert >= 0 ? part->expert[move.other_expert] : EK_PLACE_EMPTY;
+    }
+}
+
+/* Node of each expert for a hierarchical topology: where its replicas lie, live or dead; -1: nowhere yet. */
+static void experts_nodes(const ek_place_topology *t, const int32_t *slot_expert, int32_t *out_node)
+{
+    for (int32_t e = 0; e < t->n_experts; e++)
+        out_node[e] = -1;
+    for (int32_t d = 0, slot = 0; d < t->n_devices; d++)
+        for (int32_t n = ek_place_slots_of(t, d); n > 0; n--, slot++)
+            if (slot_expert[slot] >= 0) out_node[slot_expert[slot]] = ek_place_node_of(t, d);
+}
+
+size_t ek_place_rebalance_bytes(const ek_place_topology *t)
+{
+    size_t slots = (size_t)t->n_slots, experts = (size_t)t->n_experts;
+    return ek_place_core_bytes(t->n_experts, t->n_slots, t->n_devices) + ek_place_part_bytes(t) +
+           sizeof(int32_t) * (5 * experts + 8 * slots) +
+           sizeof(ek_place_move) * 4 * (slots + 1) * EK_PLACE_MOVES_PER_SLOT +
+           sizeof(double) * (size_t)t->n_devices + 32 * EK_CACHE_LINE;
+}
+
+static ek_status check_slots(const ek_place_topology *t, const int32_t *slot_expert)
+{
+    for (int32_t s = 0; s < t->n_slots; s++)
+        if (slot_expert[s] < EK_PLACE_EMPTY || slot_expert[s] >= t->n_experts) return EK_EINVAL;
+    return EK_OK;
+}
+
+typedef struct outcome {
+    ek_place_move *moves;
+    int32_t n_moves;
+    int32_t n_replicas;
+    int32_t *slot_expert; /* (n_slots) caller's numbering */
+} outcome;
+
+static ek_status rebalance_part(const ek_place_topology *t, const ek_place_move_params *params,
+                                const double *loads, const int32_t *node_of_expert, int32_t node,
+                                ek_arena scratch, outcome *out)
+{
+    ek_place_part part;
+    ek_place_part_init(&part, t, node, &scratch);
+    int32_t *local_of = ek_new(&scratch, int32_t, t->n_experts);
+    for (int32_t e = 0; e < t->n_experts; e++) {
+        local_of[e] = part.n_experts;
+        if (node < 0 || node_of_expert[e] == node) ek_place_part_add_expert(&part, e, loads[e]);
+    }
+    if (part.n_experts == 0) return EK_OK;
+    ek_place_mover m = {.max_moves = params->max_moves - out->n_replicas};
+    m.moves = ek_new(&scratch, ek_place_move, 2 * (size_t)m.max_moves + 2);
+    mover_init(&m, &part, params, out->slot_expert, local_of, &scratch);
+    if (!restore_lost(&m)) return EK_EINVAL;
+    while (!ek_place_mover_descend(&m) && m.n_replicas < m.max_moves)
+        if (!ek_place_mover_escape(&m)) break;
+    write_moves(&part, &m, out->moves + out->n_moves);
+    ek_place_part_write(&part, m.core.slot_expert, out->slot_expert);
+    out->n_moves += m.n_moves;
+    out->n_replicas += m.n_replicas;
+    return EK_OK;
+}
+
+ek_status ek_place_rebalance(const ek_place_topology *t, const ek_place_move_params *params,
+                             const double *loads, ek_arena scratch, int32_t *slot_expert,
+                             ek_place_move *out_moves, int32_t *out_n_moves,
+                             int32_t *out_n_replicas, ek_place_balance *out_balance)
+{
+    ek_place_params solve;
+    ek_place_params_default(&solve);
+    ek_status status = ek_place_check(t, &solve, NULL);
+    if (status == EK_OK) status = check_slots(t, slot_expert);
+    for (int32_t e = 0; status == EK_OK && e < t->n_experts; e++)
+        if (!(loads[e] >= 0.0) || !isfinite(loads[e])) status = EK_EINVAL;
+    if (status != EK_OK || params->max_moves < 0 || !(params->target >= 1.0)) return EK_EINVAL;
+    if (ek_arena_free_bytes(&scratch) < ek_place_rebalance_bytes(t)) return EK_ENOMEM;
+    ek_place_move_params bounded = *params;
+    int32_t most = t->n_slots * EK_PLACE_MOVES_PER_SLOT;
+    bounded.max_moves = params->max_moves < most ? params->max_moves : most;
+    int32_t *node_of_expert = ek_new(&scratch, int32_t, t->n_experts);
+    outcome out = {.slot_expert = ek_new(&scratch, int32_t, t->n_slots),
+                   .moves = ek_new(&scratch, ek_place_move, bounded.max_moves + 1)};
+    for (int32_t d = 0, s = 0; d < t->n_devices; d++)
+        for (int32_t n = ek_place_slots_of(t, d); n > 0; n--, s++)
+            out.slot_expert[s] = ek_place_is_dead(t, d) ? EK_PLACE_EMPTY : slot_expert[s];
+    bool grouped = t->n_groups > 1;
+    experts_nodes(t, slot_expert, node_of_expert);
+    for (int32_t node = grouped ? 0 : -1; node < (grouped ? t->n_nodes : 0); node++) {
+        status = rebalance_part(t, &bounded, loads, node_of_expert, node, scratch, &out);
+        if (status != EK_OK) return status;
+    }
+    status = ek_place_measure(t, loads, out.slot_expert, scratch, out_balance);
+    if (status != EK_OK) return status;
+    memcpy(slot_expert, out.slot_expert, (size_t)t->n_slots * sizeof *slot_expert);
+    memcpy(out_moves, out.moves, (size_t)out.n_moves * sizeof *out_moves);
+    *out_n_moves = out.n_moves;
+    *out_n_replicas = out.n_replicas;
+    return EK_OK;
+}
