@@ -55,7 +55,7 @@ HEADERS = {
     "model": {"pcre2.h", "stdio.h", "stdlib.h"},
     "telemetry": {"stdio.h"},
     "kernels": {"immintrin.h"},
-    "engine": {"xxhash.h"},
+    "engine": {"stdio.h", "xxhash.h"},  # snprintf for metric labels
     "gateway": {"*"},
     "config": {"stdio.h", "stdlib.h", "yaml.h"},
     "cli": {"curl/curl.h", "jansson.h", "poll.h", "signal.h", "stdio.h", "stdlib.h", "unistd.h"},

@@ -35,9 +35,8 @@ typedef struct layer {
     int32_t n;
 } layer;
 
-static ek_status read_layer(const json_t *entry, layer *out_layer)
+static ek_status read_layer(const json_t *tokens, layer *out_layer)
 {
-    const json_t *tokens = json_object_get(entry, "tokens");
     const size_t n = json_array_size(tokens);
     if (n == 0 || n > INT32_MAX) return EK_EFORMAT;
     int64_t *counts = ek_sys_calloc(n, sizeof *counts);
@@ -70,7 +69,7 @@ static void print_busiest(const layer *l, int64_t total)
 
 static ek_status print_table(const json_t *root)
 {
-    const json_t *layers = json_object_get(root, "layers");
+    const json_t *layers = json_object_get(root, "tokens"); /* (n_layers, n_experts) */
     if (json_array_size(layers) == 0) return EK_EFORMAT;
     printf("%5s %10s %8s %6s %6s %9s %5s  %s\n", "layer", "tokens", "max/mean", "cv", "gini",
            "effective", "zero", "busiest experts and their shares");
@@ -104,7 +103,7 @@ static int show(ek_cli_http *http, const char *url, bool json)
     else if (json)
         printf("%.*s\n", EK_STR_ARG(body));
     else if (print_table(root) < 0)
-        code = ek_cli_fail(EK_EXIT_FAILURE, "%s: the answer has no layers", url);
+        code = ek_cli_fail(EK_EXIT_FAILURE, "%s: the answer has no counts", url);
     json_decref(root);
     ek_cli_text_free(&reply.body);
     return code;
@@ -146,8 +145,8 @@ static int run(int argc, char **argv)
     if (!view || strcmp(view, "top") != 0)
         return ek_cli_fail(EK_EXIT_USAGE, "experts: '%s' is no view; use evenkeel experts top",
                            view ? view : "");
-    char path[64], url[1024];
-    snprintf(path, sizeof path, "/v1/experts?window=%" PRId64 "s", window_s);
+    char path[64] = "/v1/experts?window=all", url[1024];
+    if (window_s > 0) snprintf(path, sizeof path, "/v1/experts?window=%" PRId64 "s", window_s);
     ek_err err = {0};
     ek_cli_http *http;
     if (ek_cli_http_url(base, path, url, sizeof url, &err) < 0 || ek_cli_http_open(&http, &err) < 0)

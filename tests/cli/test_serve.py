@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""Goal: the process behaves as operators expect: it says when it is ready, drains on a signal without breaking a
+stream, obeys a second signal at once, reads its configuration again, and documents what it exports.
+Method: the real process with real signals and sockets; nothing inside is looked at."""
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import time
+import unittest
+
+import harness
+from harness import SOURCE, Server, events, folder, run, text_of, wait_until
+
+
+class Ready(unittest.TestCase):
+    def test_one_line(self):
+        with Server() as server:
+            self.assertRegex(
+                server.ready_line,
+                r"^evenkeel \d+\.\d+\.\d+ on http://127\.0\.0\.1:\d+: tiny-qwen2moe-f32 \(qwen2moe, [\d.]+ M parameters, "
+                r"[\d.]+ M active, \d+ experts top-\d+\), \w+ kernels, \d+ threads, [\d.]+ MiB weights, "
+                r"[\d.]+ MiB KV cache\n$")
+            models = json.loads(server.request("GET", "/v1/models")[2])
+            self.assertEqual([model["id"] for model in models["data"]], ["tiny-qwen2moe-f32"])
+
+    def test_alias_and_shards_name_the_model(self):
+        with Server("--alias", "shop/assistant:v1") as server:
+            self.assertIn("shop/assistant:v1", server.request("GET", "/v1/models")[2].decode())
+        with Server(model=harness.tiny("split-00001-of-00003")) as server:
+            self.assertIn('"tiny-split"', server.request("GET", "/v1/models")[2].decode())
+
+    def test_notify_socket(self):
+        with folder() as tmp, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.bind(str(tmp / "notify"))
+            notify.settimeout(harness.PATIENCE_S)
+            with Server(env={"NOTIFY_SOCKET": str(tmp / "notify")}) as server:
+                seen = notify.recv(4096).decode()
+                while "READY=1" not in seen:
+                    seen += "\n" + notify.recv(4096).decode()
+                self.assertIn("STATUS=loading the model", seen.split("READY=1")[0])
+                server.send_signal(signal.SIGHUP)
+                while "RELOADING=1\nMONOTONIC_USEC=" not in seen or not seen.rstrip().endswith("READY=1"):
+                    seen += "\n" + notify.recv(4096).decode()
+                server.send_signal(signal.SIGTERM)
+                while "STOPPING=1" not in seen:
+                    seen += "\n" + notify.recv(4096).decode()
+
+    def test_health_has_its_own_door(self):
+        with Server("--health-listen", "127.0.0.1:0") as server:
+            address = wait_until(lambda: re.search(r'health_addr="?([\d.]+:\d+)', server.log_text()), "its address")[1]
+            self.assertNotEqual(address, server.address)
+            done = run("status", "--url", f"http://{address}")
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+
+class Draining(unittest.TestCase):
+    def long_streams(self, server, n):
+        """n streams that have begun to speak and will go on for a while."""
+        opened = []
+        for i in range(n):
+            connection, response = server.stream(f"story {i}", max_tokens=200, temperature=1, seed=i)
+            self.assertEqual(response.status, 200)
+            source = events(response)
+            opened.append((connection, response, source, [next(source), next(source)]))
+        return opened
+
+    def test_streams_finish(self):
+        """SIGTERM with 5 streams: all of them end with [DONE], and the process with 0."""
+        server = Server()
+        streams = self.long_streams(server, 5)
+        server.send_signal(signal.SIGTERM)
+        for connection, _, source, chunks in streams:
+            chunks += source
+            self.assertEqual(chunks[-1], "[DONE]")
+            finish = [choice.get("finish_reason") for chunk in chunks[:-1] for choice in json.loads(chunk)["choices"]]
+            self.assertIn(finish[-1], ("stop", "length"))
+            connection.close()
+        self.assertEqual(server.wait(), 0, server.log_text())
+
+    def test_requests_are_taken_while_settling(self):
+        """Balancers lag: readiness says no at once, new requests still get 200, and later the door is shut."""
+        server = Server(settle="2s")
+        server.send_signal(signal.SIGTERM)
+        wait_until(lambda: server.request("GET", "/readyz")[0] == 503, "readiness to turn")
+        self.assertEqual(json.loads(server.request("GET", "/readyz")[2])["status"], "draining")
+        self.assertEqual(server.request("GET", "/livez")[0], 200)
+        self.assertEqual(server.chat("hello", max_tokens=2)[0], 200)
+        self.assertEqual(run("status", "--url", server.url).returncode, 1)
+        self.assertEqual(server.wait(), 0)
+        with self.assertRaises(OSError):
+            server.connect(timeout=5).connect()
+
+    def test_new_work_is_refused_after_settling(self):
+        server = Server()
+        (connection, _, source, chunks), = self.long_streams(server, 1)
+        kept = server.connect()  # a kept connection from before
+        kept.request("GET", "/livez")
+        kept.getresponse().read()
+        server.send_signal(signal.SIGTERM)
+
+        def refused():
+            try:
+                body = json.dumps({"messages": [{"role": "user", "content": "late"}], "max_tokens": 1})
+                kept.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+                response = kept.getresponse()
+                answer = json.loads(response.read())
+                return response.status == 503 and answer["error"]["code"] == "draining"
+            except OSError:
+                return True  # the listener and idle connections are closed already
+        wait_until(refused, "new work to be refused")
+        chunks += source
+        self.assertEqual(chunks[-1], "[DONE]")
+        connection.close()
+        kept.close()
+        self.assertEqual(server.wait(), 0)
+
+    def test_second_signal_ends_at_once(self):
+        for second, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            with self.subTest(second):
+                server = Server("--set", "gateway.drain_timeout=10m", "--set", "engine.prefill_chunk_tokens=16",
+                                settle="10m")
+                (connection, _, source, chunks), = self.long_streams(server, 1)
+                server.send_signal(signal.SIGTERM)
+                wait_until(lambda: server.request("GET", "/readyz")[0] == 503, "the drain to begin")
+                begun = time.monotonic()
+                server.send_signal(second)
+                self.assertEqual(server.wait(), code)
+                self.assertLess(time.monotonic() - begun, 30)
+                connection.close()
+
+    def test_time_runs_out(self):
+        """Whoever still runs when the drain's time is up gets an error frame, and the exit code says so."""
+        server = Server("--set", "gateway.drain_timeout=0s")
+        (connection, _, source, chunks), = self.long_streams(server, 1)
+        server.send_signal(signal.SIGTERM)
+        chunks += source
+        connection.close()
+        code = server.wait()
+        finished = any('"finish_reason":"length"' in chunk for chunk in chunks)
+        self.assertEqual(code, 0 if finished else 143)
+        if not finished:
+            self.assertIn('"error"', chunks[-2])
+            self.assertEqual(chunks[-1], "[DONE]")
+
+    def test_quit_and_interrupt_drain_too(self):
+        for number in (signal.SIGINT, signal.SIGQUIT):
+            server = Server()
+            server.send_signal(number)
+            self.assertEqual(server.wait(), 0)
+
+
+class Reloading(unittest.TestCase):
+    def test_reload(self):
+        with folder() as tmp:
+            path = tmp / "evenkeel.yaml"
+            path.write_text("log:\n  level: info\n")
+            with Server("--config", path) as server:
+                path.write_text("log:\n  level: debug\nengine:\n  running_max: 3\n")
+                server.send_signal(signal.SIGHUP)
+                wait_until(lambda: 'needs_restart="engine.running_max"' in server.log_text(), "the reload")
+                path.write_text("log:\n  level: info\nengine:\n  runing_max: 3\n")
+                server.send_signal(signal.SIGHUP)
+                wait_until(lambda: "event=reload_failed" in server.log_text(), "the refusal")
+                self.assertIn("evenkeel.yaml:4", server.log_text())
+                self.assertIn("running_max", server.log_text().split("reload_failed")[1])
+                self.assertEqual(server.chat("still here", max_tokens=1)[0], 200)
+
+    def test_streams_survive_reloads(self):
+        with Server() as server:
+            connection, response = server.stream("a story", max_tokens=100, temperature=1, seed=1)
+            source = events(response)
+            chunks = [next(source)]
+            for _ in range(3):
+                server.send_signal(signal.SIGHUP)
+                chunks.append(next(source))
+            chunks += source
+            self.assertEqual(chunks[-1], "[DONE]")
+            connection.close()
+
+    def test_log_rotation(self):
+        with folder() as tmp:
+            log = tmp / "evenkeel.log"
+            with Server("--set", f"log.path={log}") as server:
+                wait_until(lambda: "event=ready" in log.read_text(), "the first lines")
+                os.rename(log, tmp / "old")
+                server.send_signal(signal.SIGUSR1)
+                wait_until(log.exists, "the new file")
+            self.assertIn("event=drained", log.read_text())
+            self.assertNotIn("event=drained", (tmp / "old").read_text())
+
+
+class Documented(unittest.TestCase):
+    def test_every_metric_is_in_the_docs(self):
+        """/metrics and docs/METRICS.md name the same families, with the same types."""
+        with Server() as server:
+            server.chat("hello", max_tokens=2)
+            status, headers, body = server.request("GET", "/metrics")
+            self.assertEqual(status, 200)
+            self.assertEqual(headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
+        exported = dict(re.findall(r"^# TYPE (\S+) (\w+)$", body.decode(), re.MULTILINE))
+        page = (SOURCE / "docs/METRICS.md").read_text()
+        documented = dict(re.findall(r"^\| `([\w:]+)(?:{[^}]*})?` \| (\w+) \|", page, re.MULTILINE))
+        self.assertEqual(documented, exported)
+
+
+class OpenAiClient(unittest.TestCase):
+    """The wire behaviour of the official Python client: its headers, its stream reader, its error rules."""
+
+    HEADERS = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "OpenAI/Python 1.99.0",
+               "Authorization": "Bearer none", "X-Stainless-Lang": "python", "X-Stainless-Package-Version": "1.99.0",
+               "X-Stainless-Retry-Count": "0", "X-Stainless-Read-Timeout": "600", "Connection": "keep-alive"}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__(None, None, None)
+
+    def create(self, **body):
+        body = {"model": "tiny-qwen2moe-f32", **body}
+        return self.server.request("POST", "/v1/chat/completions", json.dumps(body), self.HEADERS)
+
+    def test_create(self):
+        status, headers, body = self.create(messages=[{"role": "user", "content": "hi"}], max_tokens=5)
+        self.assertEqual(status, 200)
+        self.assertTrue(headers["x-request-id"])
+        answer = json.loads(body)
+        self.assertEqual(answer["object"], "chat.completion")
+        self.assertEqual(answer["model"], "tiny-qwen2moe-f32")
+        choice, = answer["choices"]
+        self.assertEqual((choice["index"], choice["message"]["role"]), (0, "assistant"))
+        usage = answer["usage"]
+        self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + usage["completion_tokens"])
+        self.assertLessEqual(usage["completion_tokens"], 5)
+
+    def test_stream_as_the_client_reads_it(self):
+        """The client joins data lines per event, stops at [DONE], raises on an `error`, and indexes choices[0]."""
+        body = {"model": "tiny-qwen2moe-f32", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8,
+                "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+        connection = self.server.connect()
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), self.HEADERS)
+        response = connection.getresponse()
+        self.assertEqual(response.headers["Content-Type"], "text/event-stream; charset=utf-8")
+        chunks = []
+        for data in events(response):
+            if data.startswith("[DONE]"):
+                break
+            chunk = json.loads(data)
+            self.assertFalse(chunk.get("error"))
+            chunks.append(chunk)
+        connection.close()
+        self.assertEqual(len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}), 1)
+        self.assertEqual(chunks[0]["choices"][0]["delta"]["role"], "assistant")
+        self.assertEqual(chunks[-1]["choices"], [])
+        self.assertEqual(chunks[-1]["usage"]["total_tokens"],
+                         chunks[-1]["usage"]["prompt_tokens"] + chunks[-1]["usage"]["completion_tokens"])
+        self.assertIn(chunks[-2]["choices"][0]["finish_reason"], ("stop", "length"))
+        whole = json.loads(self.create(messages=body["messages"], max_tokens=8, temperature=0)[2])
+        self.assertEqual(text_of(json.dumps(chunk) for chunk in chunks), whole["choices"][0]["message"]["content"])
+
+    def test_status_errors_have_the_shape_that_the_client_reads(self):
+        for fields, status in (({"messages": "hi"}, 400), ({"messages": [], "temperature": "hot"}, 400),
+                               ({"model": "gpt-none", "messages": [{"role": "user", "content": "hi"}]}, 404)):
+            with self.subTest(fields):
+                found, headers, body = self.create(**fields)
+                self.assertEqual(found, status)
+                self.assertEqual(headers["Content-Type"].split(";")[0], "application/json")
+                error = json.loads(body)["error"]
+                self.assertEqual(set(error), {"message", "type", "param", "code"})
+                self.assertIsInstance(error["message"], str)
+
+    def test_models_list_and_retrieve(self):
+        status, _, body = self.server.request("GET", "/v1/models", headers=self.HEADERS)
+        self.assertEqual(status, 200)
+        model, = json.loads(body)["data"]
+        self.assertEqual(model["object"], "model")
+        status, _, body = self.server.request("GET", "/v1/models/" + model["id"], headers=self.HEADERS)
+        self.assertEqual((status, json.loads(body)["id"]), (200, model["id"]))
+
+    def test_many_threads(self):
+        """16 clients at once get what one alone gets: greedy answers do not depend on company."""
+        prompts = [f"question number {i}" for i in range(16)]
+        ask = lambda prompt: json.loads(self.create(messages=[{"role": "user", "content": prompt}], max_tokens=12,
+                                                    temperature=0)[2])["choices"][0]["message"]["content"]
+        alone = [ask(prompt) for prompt in prompts]
+        together = [None] * len(prompts)
+
+        def one(i):
+            together[i] = ask(prompts[i])
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(len(prompts))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(together, alone)
+
+
+if __name__ == "__main__":
+    harness.main()
