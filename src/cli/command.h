@@ -36,6 +36,7 @@ extern const ek_cli_command ek_cli_experts;
 extern const ek_cli_command ek_cli_help;
 extern const ek_cli_command ek_cli_logits;
 extern const ek_cli_command ek_cli_models;
+extern const ek_cli_command ek_cli_place;
 extern const ek_cli_command ek_cli_serve;
 extern const ek_cli_command ek_cli_status;
 extern const ek_cli_command ek_cli_tokenize;
