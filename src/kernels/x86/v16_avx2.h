@@ -179,6 +179,39 @@ EK_V16_INLINE float v16f_sum(v16f a)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
+typedef struct v16d {
+    __m256d quarter[4];
+} v16d;
+
+EK_V16_INLINE v16d v16d_zero(void)
+{
+    __m256d zero = _mm256_setzero_pd();
+    return (v16d){{zero, zero, zero, zero}};
+}
+
+EK_V16_INLINE __m256d v16_add_squares_4(__m256d sum, __m128 a)
+{
+    __m256d wide = _mm256_cvtps_pd(a);
+    return _mm256_fmadd_pd(wide, wide, sum);
+}
+
+EK_V16_INLINE v16d v16d_add_squares(v16d sum, v16f a)
+{
+    return (v16d){{v16_add_squares_4(sum.quarter[0], _mm256_castps256_ps128(a.low)),
+                   v16_add_squares_4(sum.quarter[1], _mm256_extractf128_ps(a.low, 1)),
+                   v16_add_squares_4(sum.quarter[2], _mm256_castps256_ps128(a.high)),
+                   v16_add_squares_4(sum.quarter[3], _mm256_extractf128_ps(a.high, 1))}};
+}
+
+EK_V16_INLINE double v16d_sum(v16d a)
+{
+    __m256d low = _mm256_add_pd(a.quarter[0], a.quarter[2]);
+    __m256d high = _mm256_add_pd(a.quarter[1], a.quarter[3]);
+    __m256d four = _mm256_add_pd(low, high);
+    __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
 EK_V16_INLINE void v16f_sum4(const v16f a[4], float out[4])
 {
     __m128 f0 = v16_fold_to_4(a[0]), f1 = v16_fold_to_4(a[1]);

@@ -173,6 +173,32 @@ EK_V16_INLINE float v16f_sum(v16f a)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
+/* Sixteen lanes of f64, for sums of squares. */
+typedef struct v16d {
+    __m512d low, high;
+} v16d;
+
+EK_V16_INLINE v16d v16d_zero(void)
+{
+    return (v16d){_mm512_setzero_pd(), _mm512_setzero_pd()};
+}
+
+EK_V16_INLINE v16d v16d_add_squares(v16d sum, v16f a)
+{
+    __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(a));
+    __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1));
+    return (v16d){_mm512_fmadd_pd(low, low, sum.low), _mm512_fmadd_pd(high, high, sum.high)};
+}
+
+/** Lanes 8 apart, then 4, 2 and 1, as v16f_sum. */
+EK_V16_INLINE double v16d_sum(v16d a)
+{
+    __m512d eight = _mm512_add_pd(a.low, a.high);
+    __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd(eight, 1));
+    __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
 /** Four sums at once, each in the order of v16f_sum. */
 EK_V16_INLINE void v16f_sum4(const v16f a[4], float out[4])
 {

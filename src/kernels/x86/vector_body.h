@@ -1,7 +1,7 @@
 /*
  * Kernels over one vector: activation quantisation, norms, rope, swiglu, axpy, half floats. Written on v16; include
- * a v16 header and v16_exp.h first. Sums run over lanes c mod 32 (two registers of 16 in turn), then in the order of
- * v16f_sum. Contracts are those of kernels.h.
+ * a v16 header and v16_exp.h first. Sums run over lanes c mod 16, then in the order of v16f_sum; squares are
+ * summed in f64. Contracts are those of kernels.h.
  */
 #include <math.h>
 
@@ -30,34 +30,16 @@ static void act_quantize(const float *x, int32_t n_cols, int8_t *q, float *scale
     }
 }
 
-static float sum_of_squares(const float *x, int32_t n)
-{
-    v16f even = v16f_zero(), odd = v16f_zero();
-    int32_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        v16f a = v16f_load(x + i), b = v16f_load(x + i + 16);
-        even = v16f_fma(a, a, even);
-        odd = v16f_fma(b, b, odd);
-    }
-    if (i + 16 <= n) {
-        v16f a = v16f_load(x + i);
-        even = v16f_fma(a, a, even);
-        i += 16;
-        v16f b = v16f_load_n(x + i, n - i);
-        odd = v16f_fma(b, b, odd);
-    } else if (i < n) {
-        v16f a = v16f_load_n(x + i, n - i);
-        even = v16f_fma(a, a, even);
-    }
-    return v16f_sum(v16f_add(even, odd));
-}
-
 static void rms_norm(const float *x, const float *weight, int32_t n, float eps, float *y)
 {
-    double mean = (double)sum_of_squares(x, n) / n;
-    v16f factor = v16f_set1((float)(1.0 / sqrt(mean + (double)eps)));
+    v16d squares = v16d_zero();
     int32_t i = 0;
     for (; i + 16 <= n; i += 16)
+        squares = v16d_add_squares(squares, v16f_load(x + i));
+    if (i < n) squares = v16d_add_squares(squares, v16f_load_n(x + i, n - i));
+    double mean = v16d_sum(squares) / n;
+    v16f factor = v16f_set1((float)(1.0 / sqrt(mean + (double)eps)));
+    for (i = 0; i + 16 <= n; i += 16)
         v16f_store(y + i, v16f_mul(v16f_mul(v16f_load(x + i), factor), v16f_load(weight + i)));
     if (i < n) {
         v16f scaled = v16f_mul(v16f_load_n(x + i, n - i), factor);
