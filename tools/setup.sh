@@ -18,7 +18,7 @@ build|cmd:pkg-config|pkg-config|finds the libraries below
 build|cmd:python3|python3|build scripts and checks
 build|lib:libmicrohttpd|libmicrohttpd-dev|HTTP server
 build|lib:jansson|libjansson-dev|JSON
-build|lib:libcyaml|libcyaml-dev|YAML configuration
+build|lib:yaml-0.1|libyaml-dev|YAML configuration
 build|lib:libpcre2-8|libpcre2-dev|regular expressions of the tokenizers
 build|lib:libcrypto|libssl-dev|SHA-256 and HMAC
 build|lib:libxxhash|libxxhash-dev|hashes of prompt prefixes
