@@ -195,6 +195,17 @@ void ek_telemetry_experts_sample(ek_expert_stats *stats, int64_t now_us)
     ring_sample(stats, &stats->coarse, now_us);
 }
 
+/* Acquires what ring_sample released: the slots before this number are complete. */
+static int64_t taken(const ring *r)
+{
+    return atomic_load_explicit(&r->n_taken, memory_order_acquire);
+}
+
+static int64_t slot_time(const ring *r, int64_t i)
+{
+    return atomic_load_explicit(&r->slot[i % r->n_slots].at_us, memory_order_acquire);
+}
+
 /*
  * The newest snapshot that is at least window_us older than the last sample, and its time. NULL:
  * recording began later than that, and all counters were zero then. Once the ring is full, its
@@ -204,25 +215,23 @@ static const snapshot *find_base(const ek_expert_stats *stats, int64_t window_us
                                  int64_t *out_at_us)
 {
     const ring *fine = &stats->fine;
-    /* Acquires what ring_sample released: the slots before this number are complete. */
-    int64_t n_fine = atomic_load_explicit(&fine->n_taken, memory_order_acquire);
-    if (n_fine == 0) return NULL;
-    const snapshot *last = &fine->slot[(n_fine - 1) % fine->n_slots];
-    int64_t until_us = atomic_load_explicit(&last->at_us, memory_order_relaxed) - window_us;
     const ring *r = window_us <= FINE_WINDOW_US ? fine : &stats->coarse;
-    int64_t n_taken = atomic_load_explicit(&r->n_taken, memory_order_acquire);
-    /* The slot after the newest is the one that is written next: leave it alone. */
-    bool is_full = n_taken >= r->n_slots;
-    int64_t oldest = is_full ? n_taken - r->n_slots + 1 : 0;
-    for (int64_t i = n_taken - 1; i >= oldest; i--) {
-        const snapshot *snap = &r->slot[i % r->n_slots];
-        int64_t at_us = atomic_load_explicit(&snap->at_us, memory_order_acquire);
-        if (at_us <= until_us || (is_full && i == oldest)) {
-            *out_at_us = at_us;
-            return snap;
-        }
+    for (;;) {
+        int64_t n_fine = taken(fine), n_taken = taken(r);
+        if (n_fine == 0 || n_taken == 0) return NULL;
+        int64_t until_us = slot_time(fine, n_fine - 1) - window_us;
+        /* The slot after the newest is the one that is written next: leave it alone. */
+        bool is_full = n_taken >= r->n_slots;
+        int64_t oldest = is_full ? n_taken - r->n_slots + 1 : 0;
+        int64_t i = n_taken - 1, at_us = slot_time(r, i);
+        while (i > oldest && at_us > until_us)
+            at_us = slot_time(r, --i);
+        /* A sampler that went on meanwhile may have written over any of these: look again. */
+        if (taken(fine) != n_fine || taken(r) != n_taken) continue;
+        if (at_us > until_us && !is_full) return NULL;
+        *out_at_us = at_us;
+        return &r->slot[i % r->n_slots];
     }
-    return NULL;
 }
 
 static void read_totals(const ek_expert_stats *stats, int32_t layer, int64_t *const out[N_FIGURES])
@@ -266,7 +275,7 @@ void ek_telemetry_experts_read_layer(const ek_expert_stats *stats, int32_t layer
         read_since(stats, base, layer, out);
         /* Every load above was an acquire, so this one is no older than what they have seen. */
         int64_t still_us = atomic_load_explicit(&base->at_us, memory_order_relaxed);
-        if (still_us == at_us && at_us != BEING_WRITTEN) return;
+        if (still_us == at_us) return;
     }
 }
 
