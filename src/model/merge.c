@@ -100,9 +100,10 @@ static void run_small(ek_merge *merge, ek_join_fn join, const void *ctx)
 }
 
 /*
- * An entry is old when its symbol's rank is another by now. Should a later pair at the same place have the
- * same rank by chance, then joining it now is right as well: it has this very place in the order.
- * The heap never holds more than 2n entries: each join takes at least one and adds at most two.
+ * An entry is old when its symbol's rank is another by now. Should a later pair at the same place
+ * have the same rank by chance, then joining it now is right as well: it has this very place in the
+ * order. The heap never holds more than 2n entries: each join takes at least one and adds at most
+ * two.
  */
 static void run_heap(ek_merge *merge, ek_join_fn join, const void *ctx)
 {

@@ -1,11 +1,12 @@
 /*
- * The inner loop of both tokenizers: adjacent symbols are joined, best pair first, until no pair joins.
+ * The inner loop of both tokenizers: adjacent symbols are joined, best pair first, until no pair
+ * joins.
  * Source: Sennrich et al. 2016 (BPE); SentencePiece's BPE model (Kudo and Richardson 2018).
  *
- * What joins, and how good a join is, is the caller's function; the order is lowest rank first, leftmost
- * first among equals. Symbols live in a linked list over arrays; short inputs search it for the lowest
- * rank, long ones keep a binary heap, so that n symbols cost O(n log n) whatever the text. Pure; one
- * ek_merge belongs to one call. Private to the tokenizer.
+ * What joins, and how good a join is, is the caller's function; the order is lowest rank first,
+ * leftmost first among equals. Symbols live in a linked list over arrays; short inputs search it
+ * for the lowest rank, long ones keep a binary heap, so that n symbols cost O(n log n) whatever the
+ * text. Pure; one ek_merge belongs to one call. Private to the tokenizer.
  */
 #ifndef EK_MODEL_MERGE_H
 #define EK_MODEL_MERGE_H
@@ -56,11 +57,16 @@ static inline size_t ek_model_merge_bytes(size_t n)
     return n * EK_MERGE_SYM_BYTES + 64;
 }
 
-/** Arrays for n >= 1 symbols: from `small` where they fit, else from scratch. @return false: scratch is full */
+/**
+ * Arrays for n >= 1 symbols: from `small` where they fit, else from scratch.
+ * @return false: scratch is full
+ */
 EK_MUST bool ek_model_merge_init(ek_merge *merge, int32_t n, ek_merge_small *small,
                                  ek_arena *scratch);
 
-/** Join until nothing joins; beg (where the caller's function reads it) and id are filled before. */
+/**
+ * Join until nothing joins; beg (where the caller's function reads it) and id are filled before.
+ */
 void ek_model_merge_run(ek_merge *merge, ek_join_fn join, const void *ctx);
 
 #endif

@@ -1,13 +1,13 @@
 /*
  * Pre-tokenizer: cuts a text into the pieces within which byte-level BPE may merge.
  *
- * A model names its pre-tokenizer (tokenizer.ggml.pre), a row of a table: one or more regular expressions
- * that are applied one after another, each to the pieces that the one before left. What lies between two
- * matches is a piece too, so that no byte is ever lost. PCRE2 compiles them to machine code where the
- * system lets it, and interprets them elsewhere with the same result.
+ * A model names its pre-tokenizer (tokenizer.ggml.pre), a row of a table: one or more regular
+ * expressions that are applied one after another, each to the pieces that the one before left. What
+ * lies between two matches is a piece too, so that no byte is ever lost. PCRE2 compiles them to
+ * machine code where the system lets it, and interprets them elsewhere with the same result.
  *
- * The compiled object is immutable and shared by threads; a cursor belongs to one call. Private to the
- * tokenizer.
+ * The compiled object is immutable and shared by threads; a cursor belongs to one call. Private to
+ * the tokenizer.
  */
 #ifndef EK_MODEL_PRETOKENIZE_H
 #define EK_MODEL_PRETOKENIZE_H
@@ -29,9 +29,8 @@ struct pcre2_real_match_data_8;
 typedef struct ek_pretokenize_rule {
     const char *name;
     const char *const *patterns; /* NULL-terminated, at most EK_PRETOKENIZE_STEPS_MAX */
-    bool
-        ignore_merges; /* a piece that is in the vocabulary is that token, whatever the merges say */
-    bool adds_bos;     /* unless the file says otherwise */
+    bool ignore_merges;          /* a piece that the vocabulary has is that token, merges or not */
+    bool adds_bos;               /* unless the file says otherwise */
 } ek_pretokenize_rule;
 
 typedef struct ek_pretokenizer {
@@ -77,7 +76,10 @@ void ek_model_pretokenize_close(ek_pretokenize_cursor *cursor);
 /** Begin with a text, which must be well-formed UTF-8 and outlive the cursor's use of it. */
 void ek_model_pretokenize_text(ek_pretokenize_cursor *cursor, ek_str text);
 
-/** The next piece, never empty. @return EK_OK; EK_END; EK_ENOMEM the matcher ran out of its budget */
+/**
+ * The next piece, never empty.
+ * @return EK_OK; EK_END; EK_ENOMEM the matcher ran out of its budget
+ */
 EK_MUST ek_status ek_model_pretokenize_next(ek_pretokenize_cursor *cursor, ek_str *out_piece);
 
 #endif

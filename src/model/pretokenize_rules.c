@@ -1,8 +1,10 @@
 /*
- * The table of pre-tokenizers. The expressions are facts of the published tokenizers (the `pre_tokenizer`
- * of their tokenizer.json, the pattern strings of tiktoken); names are those of GGUF files.
+ * The table of pre-tokenizers. The expressions are facts of the published tokenizers (the
+ * `pre_tokenizer` of their tokenizer.json, the pattern strings of tiktoken); names are those of
+ * GGUF files.
  *
- * White space is spelled out, since PCRE2's \s takes U+180E for a space, which Unicode no longer does.
+ * White space is spelled out, since PCRE2's \s takes U+180E for a space, which Unicode no longer
+ * does.
  */
 #include <stddef.h>
 
@@ -14,7 +16,10 @@
 #define SPACE     "[" WS "]"
 #define NOT_SPACE "[^" WS "]"
 
-/* The tail that nearly all of them share: line ends, then a run of spaces less the one before a word. */
+/*
+ * The tail that nearly all of them share: line ends, then a run of spaces less the one before a
+ * word.
+ */
 #define LINE_ENDS SPACE "*[\\r\\n]+"
 #define SPACES    SPACE "+(?!" NOT_SPACE ")|" SPACE "+"
 
@@ -72,8 +77,8 @@ static const char *const bailing[] = {CONTRACTIONS_ANY
                                       "\\p{L}\\p{N}]++[\\r\\n]*|" SPACE "*[\\r\\n]|" SPACES,
                                       NULL};
 /*
- * The fourth is `\s+$`. Written so that only the start of a run of spaces is tried, else a long run in the
- * middle of a piece would cost its square.
+ * The fourth is `\s+$`. Written so that only the start of a run of spaces is tried, else a long run
+ * in the middle of a piece would cost its square.
  */
 static const char *const deepseek_llm[] = {
     "[\\r\\n]",

@@ -65,7 +65,10 @@ ek_status ek_model_specials_init(const ek_vocab *vocab, ek_arena *perm, ek_speci
     return EK_OK;
 }
 
-/* The first of sorted[low, high) whose byte at `depth` is at least `byte`; texts that end there count as -1. */
+/*
+ * The first of sorted[low, high) whose byte at `depth` is at least `byte`; texts that end there
+ * count as -1.
+ */
 static int32_t lower_bound(const ek_specials *specials, int32_t low, int32_t high, size_t depth,
                            int byte)
 {
@@ -87,7 +90,10 @@ int32_t ek_model_specials_match(const ek_specials *specials, ek_str text, size_t
     int32_t found = -1;
     int32_t low = 0;
     int32_t high = specials->n;
-    /* All of sorted[low, high) begin with text[at, at + depth): one that ends here is the first of them. */
+    /*
+     * All of sorted[low, high) begin with text[at, at + depth): one that ends here is the first of
+     * them.
+     */
     for (size_t depth = 0; at + depth < text.len && low < high; depth++) {
         int byte = (uint8_t)text.data[at + depth];
         low = lower_bound(specials, low, high, depth, byte);

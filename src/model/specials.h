@@ -1,8 +1,9 @@
 /*
- * Tokens that are found in a text before it is cut into pieces: the longest one that starts at a place.
+ * Tokens that are found in a text before it is cut into pieces: the longest one that starts at a
+ * place.
  *
- * User-defined tokens are always found, since their models never saw them split; control and unknown
- * tokens only where the caller allows it. Immutable. Private to the tokenizer.
+ * User-defined tokens are always found, since their models never saw them split; control and
+ * unknown tokens only where the caller allows it. Immutable. Private to the tokenizer.
  */
 #ifndef EK_MODEL_SPECIALS_H
 #define EK_MODEL_SPECIALS_H

@@ -3,8 +3,8 @@
 #include <string.h>
 
 /*
- * Eight bytes per step and a multiplication between them (in the manner of wyhash). Keys are short, and a
- * file that is built to collide only slows its own loading.
+ * Eight bytes per step and a multiplication between them (in the manner of wyhash). Keys are short,
+ * and a file that is built to collide only slows its own loading.
  */
 static uint64_t hash_str(ek_str s)
 {

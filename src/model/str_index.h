@@ -1,7 +1,7 @@
 /*
- * Hash index from strings to their places in an array: open addressing, linear probing, never more than
- * half full. The strings stay where they are; the index holds places and a piece of each hash. Filled
- * once by its owner, then read by any number of threads.
+ * Hash index from strings to their places in an array: open addressing, linear probing, never more
+ * than half full. The strings stay where they are; the index holds places and a piece of each hash.
+ * Filled once by its owner, then read by any number of threads.
  */
 #ifndef EK_MODEL_STR_INDEX_H
 #define EK_MODEL_STR_INDEX_H
@@ -29,7 +29,10 @@ typedef struct ek_str_index {
 EK_MUST bool ek_model_str_index_init(ek_str_index *index, const ek_str *keys, int32_t n_max,
                                      ek_arena *perm);
 
-/** Enter keys[place]. @return the place of an equal key that was there before, and nothing changes; else -1 */
+/**
+ * Enter keys[place].
+ * @return the place of an equal key that was there before, and nothing changes; else -1
+ */
 int32_t ek_model_str_index_put(ek_str_index *index, int32_t place);
 
 /** Place of a key; -1: not there. */

@@ -8,7 +8,9 @@
 
 static const char MODEL_KEY[] = "tokenizer.ggml.model";
 
-/* Names by which chat models end a turn. eos_token_id alone does not do: many files name only one. */
+/*
+ * Names by which chat models end a turn. eos_token_id alone does not do: many files name only one.
+ */
 static const char *const end_names[] = {"<|im_end|>",
                                         "<|endoftext|>",
                                         "</s>",
@@ -115,7 +117,9 @@ static ek_status init(ek_tokenizer *t, const ek_gguf *gguf, ek_arena *perm, ek_e
 
 size_t ek_model_tokenizer_perm_bytes_max(const ek_gguf *gguf)
 {
-    /* An index has fewer than 4n slots of 8 bytes, the table of merges fewer than 4n pairs of 16. */
+    /*
+     * An index has fewer than 4n slots of 8 bytes, the table of merges fewer than 4n pairs of 16.
+     */
     const size_t per_token = 2 * 4 * sizeof(ek_str_slot) + sizeof(ek_str) + sizeof(ek_special) +
                              sizeof(uint32_t) + 3 * sizeof(bool);
     size_t bytes = sizeof(ek_tokenizer) + ek_model_merge_bytes(EK_TOKENIZER_PIECE_MAX) + 4096;
@@ -185,8 +189,8 @@ static ek_status encode_run(encoder *e, ek_str run)
 }
 
 /*
- * text[beg, end), in which no mark is a given token. A control token starts the text anew (SentencePiece
- * puts its space in front again); a user-defined one is part of it.
+ * text[beg, end), in which no mark is a given token. A control token starts the text anew
+ * (SentencePiece puts its space in front again); a user-defined one is part of it.
  */
 static ek_status encode_stretch(encoder *e, ek_str text, size_t beg, size_t end,
                                 const ek_token_mark *mark, const ek_token_mark *marks_end)

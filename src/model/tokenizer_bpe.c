@@ -108,8 +108,8 @@ static ek_status is_word(const ek_bpe *bpe, int32_t id, ek_arena scratch, bool *
 }
 
 /*
- * Which pieces are one token is worked out once, from the merges themselves, so that the look-up never
- * changes a result; models that ignore merges have all pieces here by definition.
+ * Which pieces are one token is worked out once, from the merges themselves, so that the look-up
+ * never changes a result; models that ignore merges have all pieces here by definition.
  */
 static ek_status init_words(ek_bpe *bpe, ek_arena *perm, ek_err *err)
 {
@@ -182,7 +182,10 @@ static ek_status encode_valid(const ek_bpe *bpe, ek_pretokenize_cursor *cursor, 
     }
 }
 
-/* Patterns are for characters: bytes that form none stand between the texts and become a token each. */
+/*
+ * Patterns are for characters: bytes that form none stand between the texts and become a token
+ * each.
+ */
 ek_status ek_model_bpe_encode(const ek_bpe *bpe, ek_pretokenize_cursor *cursor, ek_str text,
                               ek_arena scratch, ek_ids *ids)
 {

@@ -28,7 +28,9 @@ typedef struct ek_bpe {
     ek_pretokenizer pre;   /* owned */
     ek_bpe_pair *pairs;    /* (mask + 1) open addressing */
     uint32_t mask;
-    /* Pieces that come out as one token: looked up first, which is what makes ordinary text fast. */
+    /*
+     * Pieces that come out as one token: looked up first, which is what makes ordinary text fast.
+     */
     ek_str_index words;
 } ek_bpe;
 

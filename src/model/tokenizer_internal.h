@@ -1,6 +1,6 @@
 /*
- * What the parts of the tokenizer share, and the one entry that chat formats need beyond tokenizer.h: a
- * text in which only some stretches may hold special tokens. Private to the room.
+ * What the parts of the tokenizer share, and the one entry that chat formats need beyond
+ * tokenizer.h: a text in which only some stretches may hold special tokens. Private to the room.
  */
 #ifndef EK_MODEL_TOKENIZER_INTERNAL_H
 #define EK_MODEL_TOKENIZER_INTERNAL_H

@@ -146,8 +146,9 @@ static int32_t last_join(const ek_merge *merge, int32_t first, int32_t last)
 }
 
 /*
- * Unused pieces may serve as steps to longer ones, but do not come out: one that is left over is taken
- * apart the way it was put together. Its right halves wait on a stack; it is at most a piece deep.
+ * Unused pieces may serve as steps to longer ones, but do not come out: one that is left over is
+ * taken apart the way it was put together. Its right halves wait on a stack; it is at most a piece
+ * deep.
  */
 static ek_status push_apart(const spelled *word, const ek_merge *merge, int32_t first, int32_t last,
                             ek_ids *ids)

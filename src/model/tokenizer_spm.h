@@ -1,9 +1,10 @@
 /*
- * SentencePiece-style BPE: characters are joined while the vocabulary has what they spell together, best
- * score first; what it cannot spell falls back to bytes. Private to the tokenizer.
+ * SentencePiece-style BPE: characters are joined while the vocabulary has what they spell together,
+ * best score first; what it cannot spell falls back to bytes. Private to the tokenizer.
  *
- * Pieces are compared with a plain space for U+2581, so that text is used as it is. A U+2581 that somebody
- * typed is therefore not taken for a space (SentencePiece would): it goes through its bytes and comes back.
+ * Pieces are compared with a plain space for U+2581, so that text is used as it is. A U+2581 that
+ * somebody typed is therefore not taken for a space (SentencePiece would): it goes through its
+ * bytes and comes back.
  */
 #ifndef EK_MODEL_TOKENIZER_SPM_H
 #define EK_MODEL_TOKENIZER_SPM_H
@@ -45,7 +46,10 @@ EK_MUST ek_status ek_model_spm_init(ek_spm *spm, const ek_gguf *gguf, const ek_v
 EK_MUST ek_status ek_model_spm_encode(const ek_spm *spm, ek_str text, bool with_prefix,
                                       ek_arena scratch, ek_ids *ids);
 
-/** Append the ids of one word, or any text, by joining. @param io_steps  NULL, or gains the steps */
+/**
+ * Append the ids of one word, or any text, by joining.
+ * @param io_steps  NULL, or gains the steps
+ */
 EK_MUST ek_status ek_model_spm_merge(const ek_spm *spm, ek_str word, ek_arena scratch, ek_ids *ids,
                                      int64_t *io_steps);
 

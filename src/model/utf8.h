@@ -1,6 +1,7 @@
 /*
- * Well-formed UTF-8, one character at a time (Unicode 15.0, table 3-7): no overlong forms, no surrogates,
- * nothing above U+10FFFF. Text of users and files may hold anything; whatever is not a character is bytes.
+ * Well-formed UTF-8, one character at a time (Unicode 15.0, table 3-7): no overlong forms, no
+ * surrogates, nothing above U+10FFFF. Text of users and files may hold anything; whatever is not a
+ * character is bytes.
  */
 #ifndef EK_MODEL_UTF8_H
 #define EK_MODEL_UTF8_H

@@ -9,8 +9,9 @@
 static const char TYPES_KEY[] = "tokenizer.ggml.token_type";
 
 /*
- * Byte-level BPE writes bytes as printable characters: those that are printable in Latin-1 as themselves,
- * the other 68 as U+0100 and up, in order. Source: the encoder of GPT-2 (Radford et al. 2019).
+ * Byte-level BPE writes bytes as printable characters: those that are printable in Latin-1 as
+ * themselves, the other 68 as U+0100 and up, in order. Source: the encoder of GPT-2 (Radford et al.
+ * 2019).
  */
 static uint32_t char_of_byte(uint8_t byte)
 {
@@ -45,8 +46,8 @@ static int byte_of_name(ek_str name)
 }
 
 /*
- * Some converters file the markers of a chat format as user-defined text. Then everybody who types one
- * would forge a turn, so whatever is spelled like a marker is control.
+ * Some converters file the markers of a chat format as user-defined text. Then everybody who types
+ * one would forge a turn, so whatever is spelled like a marker is control.
  */
 static bool is_marker_name(ek_str name)
 {
@@ -131,7 +132,10 @@ static ek_status index_names(ek_vocab *vocab, ek_arena *perm, ek_err *err)
     return EK_OK;
 }
 
-/* Characters that stand for no byte are kept as they are: such a name can be printed, never encoded. */
+/*
+ * Characters that stand for no byte are kept as they are: such a name can be printed, never
+ * encoded.
+ */
 static size_t spell_bytes(ek_str name, char *out)
 {
     size_t n = 0;

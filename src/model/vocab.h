@@ -1,9 +1,10 @@
 /*
  * Vocabulary: what the file says about each token, and the bytes that each stands for in text.
  *
- * A token has a *name* (the string stored in the file: "<|im_end|>", "Ġthe", "▁the", "<0x0A>") and a
- * *piece* (the bytes it adds to a text: nothing, " the", " the", a newline). Names are borrowed from the
- * mapped file, pieces from there or from perm. Immutable after loading. Private to the tokenizer.
+ * A token has a *name* (the string stored in the file: "<|im_end|>", "Ġthe", "▁the", "<0x0A>") and
+ * a *piece* (the bytes it adds to a text: nothing, " the", " the", a newline). Names are borrowed
+ * from the mapped file, pieces from there or from perm. Immutable after loading. Private to the
+ * tokenizer.
  */
 #ifndef EK_MODEL_VOCAB_H
 #define EK_MODEL_VOCAB_H
@@ -57,7 +58,10 @@ static inline ek_token_kind ek_model_vocab_kind(const ek_vocab *vocab, int32_t i
     return (ek_token_kind)vocab->kinds[id];
 }
 
-/** Spelled with the byte alphabet throughout, so that encoding may produce it (EK_SPELLING_BYTES only). */
+/**
+ * Spelled with the byte alphabet throughout, so that encoding may produce it (EK_SPELLING_BYTES
+ * only).
+ */
 bool ek_model_vocab_is_byte_spelled(const ek_vocab *vocab, int32_t id);
 
 /** Not text: control or unknown. */

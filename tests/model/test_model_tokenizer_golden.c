@@ -1,8 +1,8 @@
 /*
- * Goal: the ids are those of an independent implementation, for every pre-tokenizer and vocabulary kind
- * that the reference data covers, with special tokens parsed and not.
- * Method: the 84 strings of the reference data (Chinese, English, code, edge cases) through five
- * tokenizers, each way, and the prompts of the reference logits with BOS as the file says.
+ * Goal: the ids are those of an independent implementation, for every pre-tokenizer and vocabulary
+ * kind that the reference data covers, with special tokens parsed and not. Method: the 84 strings
+ * of the reference data (Chinese, English, code, edge cases) through five tokenizers, each way, and
+ * the prompts of the reference logits with BOS as the file says.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -124,12 +124,72 @@ void assert_round_trip(const tokenized *t, ek_str text)
     free(ids.data);
 }
 
-void byte_names_fill(byte_names *out)
+/*
+ * The characters that byte-level BPE spells bytes with: printable Latin-1 as is, others from
+ * U+0100.
+ */
+static void spell_bytes(char text[256][3], ek_str *names)
 {
     uint32_t next = 256;
     for (uint32_t byte = 0; byte < 256; byte++) {
         bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
-        size_t len = ek_model_utf8_encode(printable ? byte : next++, out->text[byte]);
-        out->name[byte] = (ek_str){out->text[byte], len};
+        size_t len = ek_model_utf8_encode(printable ? byte : next++, text[byte]);
+        names[byte] = (ek_str){text[byte], len};
     }
+}
+
+void build_bpe(vocab_file *f, const char *pre, const extra_token *extra, size_t n_extra,
+               const char *const *merges, size_t n_merges)
+{
+    char text[256][3];
+    size_t n = BPE_EXTRA + n_extra;
+    ek_str *names = calloc(n + n_merges, sizeof *names);
+    int32_t *kinds = calloc(n, sizeof *kinds);
+    assert_true(names && kinds);
+    spell_bytes(text, names);
+    for (size_t i = 0; i < n; i++)
+        kinds[i] = i < BPE_EXTRA ? EK_TOKEN_NORMAL : (int32_t)extra[i - BPE_EXTRA].kind;
+    for (size_t i = 0; i < n_extra; i++)
+        names[BPE_EXTRA + i] = ek_str_from(extra[i].name);
+    for (size_t i = 0; i < n_merges; i++)
+        names[n + i] = ek_str_from(merges[i]);
+    vocab_file_str(f, "tokenizer.ggml.model", "gpt2");
+    if (pre) vocab_file_str(f, "tokenizer.ggml.pre", pre);
+    vocab_file_strings(f, "tokenizer.ggml.tokens", names, n);
+    vocab_file_i32s(f, "tokenizer.ggml.token_type", kinds, n);
+    vocab_file_strings(f, "tokenizer.ggml.merges", names + n, n_merges);
+    free(kinds);
+    free(names);
+}
+
+void build_spm(vocab_file *f, const extra_token *extra, size_t n_extra)
+{
+    char text[256][8];
+    size_t n = SPM_EXTRA + n_extra;
+    ek_str *names = calloc(n, sizeof *names);
+    int32_t *kinds = calloc(n, sizeof *kinds);
+    float *scores = calloc(n, sizeof *scores);
+    assert_true(names && kinds && scores);
+    static const char *const first[] = {"<unk>", "<s>", "</s>"};
+    for (size_t i = 0; i < SPM_BYTE; i++) {
+        names[i] = ek_str_from(first[i]);
+        kinds[i] = i == 0 ? EK_TOKEN_UNKNOWN : EK_TOKEN_CONTROL;
+    }
+    for (unsigned byte = 0; byte < 256; byte++) {
+        snprintf(text[byte], sizeof text[byte], "<0x%02X>", byte);
+        names[SPM_BYTE + byte] = ek_str_from(text[byte]);
+        kinds[SPM_BYTE + byte] = EK_TOKEN_BYTE;
+    }
+    for (size_t i = 0; i < n_extra; i++) {
+        names[SPM_EXTRA + i] = ek_str_from(extra[i].name);
+        kinds[SPM_EXTRA + i] = (int32_t)extra[i].kind;
+        scores[SPM_EXTRA + i] = extra[i].score;
+    }
+    vocab_file_str(f, "tokenizer.ggml.model", "llama");
+    vocab_file_strings(f, "tokenizer.ggml.tokens", names, n);
+    vocab_file_i32s(f, "tokenizer.ggml.token_type", kinds, n);
+    vocab_file_f32s(f, "tokenizer.ggml.scores", scores, n);
+    free(scores);
+    free(kinds);
+    free(names);
 }

@@ -1,6 +1,6 @@
 /*
- * A tokenizer under test, with heap memory of exactly the sizes that it promises to get by with, and the
- * calls around it that every test makes.
+ * A tokenizer under test, with heap memory of exactly the sizes that it promises to get by with,
+ * and the calls around it that every test makes.
  */
 #ifndef EK_TESTS_MODEL_TOKENIZED_H
 #define EK_TESTS_MODEL_TOKENIZED_H
@@ -12,6 +12,7 @@
 #include "base/span.h"
 #include "model/gguf.h"
 #include "model/tokenizer.h"
+#include "model/vocab.h"
 #include "support/vocab_file.h"
 
 typedef struct tokenized {
@@ -44,18 +45,32 @@ typedef struct id_list {
 } id_list;
 
 id_list encode(const tokenized *t, ek_str text, bool parse_special);
-/** Text of the ids, first space stripped where the model has one, in heap memory; len gets its length. */
+/**
+ * Text of the ids, first space stripped where the model has one, in heap memory; len gets its
+ * length.
+ */
 char *decode(const tokenized *t, const int32_t *ids, int64_t n, bool show_special, size_t *out_len);
 
 void assert_ids(const char *what, id_list got, const int32_t *wanted, int64_t n_wanted);
 /** Encode plainly and decode: the same bytes. */
 void assert_round_trip(const tokenized *t, ek_str text);
 
-/** The 256 single-byte tokens of byte-level BPE: out[b] spells byte b. Static memory of the caller. */
-typedef struct byte_names {
-    char text[256][3];
-    ek_str name[256];
-} byte_names;
-void byte_names_fill(byte_names *out);
+/** One token beyond those that every vocabulary of these tests has. */
+typedef struct extra_token {
+    const char *name;
+    ek_token_kind kind;
+    float score; /* SentencePiece only */
+} extra_token;
+
+/**
+ * Byte-level BPE: ids 0..255 are the bytes, then the extra ones; merges as the file writes them.
+ */
+void build_bpe(vocab_file *f, const char *pre, const extra_token *extra, size_t n_extra,
+               const char *const *merges, size_t n_merges);
+/** SentencePiece: 0 <unk>, 1 <s>, 2 </s>, 3..258 the bytes, then the extra ones. */
+void build_spm(vocab_file *f, const extra_token *extra, size_t n_extra);
+#define BPE_EXTRA 256
+#define SPM_BYTE  3
+#define SPM_EXTRA 259
 
 #endif
