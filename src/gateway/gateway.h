@@ -1,10 +1,10 @@
 /*
  * The HTTP front: OpenAI-compatible API, health, metrics, one page for a browser.
  *
- * Threads: libmicrohttpd's event loops only move bytes; a few workers parse bodies, render chats and tokenize; one pump
- * thread takes news from the engine and hands them to connections; one sweeper watches
- * disconnects and deadlines. No event loop waits for the engine or parses a body. Health and metrics have
- * a daemon of their own (and are also answered on the main port).
+ * Threads: libmicrohttpd's event loops only move bytes; a few workers parse bodies, render chats
+ * and tokenize; one pump thread takes news from the engine and hands them to connections; one
+ * sweeper watches disconnects and deadlines. No event loop waits for the engine or parses a body.
+ * Health and metrics have a daemon of their own (and are also answered on the main port).
  *
  * docs/API.md describes every route; statuses and error objects follow the OpenAI conventions.
  */
@@ -26,7 +26,8 @@ typedef struct ek_gateway ek_gateway;
  * Bind and start to answer; without an engine yet, model routes answer 503 model_loading.
  * @param params  copied; the strings inside are borrowed until destroy
  * @param metrics borrowed until destroy
- * @return EK_OK; EK_EINUSE; EK_EACCESS; EK_EINVAL (bad address); EK_ENOMEM; the text names the address
+ * @return EK_OK; EK_EINUSE; EK_EACCESS; EK_EINVAL (bad address); EK_ENOMEM; the text names the
+ *          address
  */
 EK_MUST ek_status ek_gateway_create(const ek_gateway_params *params, ek_metrics *metrics,
                                     ek_gateway **out_gateway, ek_err *err);
@@ -39,8 +40,9 @@ const char *ek_gateway_address(const ek_gateway *gateway);
 const char *ek_gateway_health_address(const ek_gateway *gateway); /* "" when there is none */
 
 /**
- * Drain: readiness 503; after settle refuse new work (503 draining) and close the listener; wait for what runs until the
- * timeout; then cancel the rest with an error frame. Returns early when `hurry` becomes true.
+ * Drain: readiness 503; after settle refuse new work (503 draining) and close the listener; wait
+ * for what runs until the timeout; then cancel the rest with an error frame. Returns early when
+ * `hurry` becomes true.
  * @param hurry polled; may be NULL
  * @return EK_OK everything finished by itself; EK_ETIMEOUT some were cut off
  */

@@ -10,9 +10,8 @@
 
 typedef struct ek_gateway_params {
     const char *listen; /* "127.0.0.1:8080", "[::1]:8080", ":0"; borrowed for the gateway's life */
-    const char
-        *health_listen;   /* own daemon for health and metrics; NULL or "": only on the main port */
-    const char *model_id; /* name in /v1/models and in answers; borrowed */
+    const char *health_listen; /* own daemon for health and metrics; NULL or "": none */
+    const char *model_id;      /* name in /v1/models and in answers; borrowed */
     int32_t connections_max;
     int32_t connections_per_ip_max; /* 0: no limit */
     int32_t workers;                /* threads that parse bodies and tokenize, 1..64 */
@@ -21,8 +20,8 @@ typedef struct ek_gateway_params {
     int32_t json_depth_max;
     int32_t messages_max;
     int32_t choices_max; /* n */
-    int32_t
-        max_tokens_default; /* when a request names none: at most this, and what the context leaves */
+    /* When a request names none: at most this, and what the context leaves. */
+    int32_t max_tokens_default;
     int64_t header_timeout_us; /* request line and headers complete after accept / previous reply */
     int64_t body_timeout_us;
     int64_t idle_timeout_us;    /* keep-alive */

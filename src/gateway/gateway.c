@@ -1,0 +1,146 @@
+#include "gateway/gateway.h"
+
+#include <jansson.h>
+
+#include "base/assert.h"
+#include "gateway/state.h"
+#include "sys/clock.h"
+#include "sys/log.h"
+#include "sys/mem.h"
+
+#define POLL_US 20000   /* how often drain looks whether it may end */
+#define CUT_US  2000000 /* for error frames to reach their clients after the drain's time is up */
+
+static ek_status start_servers(ek_gateway *gateway, ek_err *err)
+{
+    ek_http_server_params api = {.listen = gateway->params.listen, .gateway = gateway};
+    ek_status status = ek_gateway_http_create(&api, &gateway->api, err);
+    const char *health_listen = gateway->params.health_listen;
+    if (status != EK_OK || !health_listen || !health_listen[0]) return status;
+    ek_http_server_params health = {
+        .listen = health_listen,
+        .gateway = gateway,
+        .health_only = true,
+    };
+    return ek_gateway_http_create(&health, &gateway->health, err);
+}
+
+ek_status ek_gateway_create(const ek_gateway_params *params, ek_metrics *metrics,
+                            ek_gateway **out_gateway, ek_err *err)
+{
+    ek_gateway *gateway = ek_sys_calloc(1, sizeof *gateway);
+    if (!gateway) return ek_err_set(err, EK_ENOMEM, "no memory for the gateway");
+    gateway->params = *params;
+    gateway->metrics = metrics;
+    gateway->started_s = ek_sys_wall_s();
+    ek_gateway_counters_init(metrics, &gateway->counters);
+    json_object_seed(0); /* from the system's entropy; before threads race to do it */
+    ek_status status = ek_gateway_pump_create(&gateway->pump);
+    /* A connection has one request at a time, so the workers' queue cannot overflow. */
+    if (status == EK_OK)
+        status = ek_gateway_workers_create(params->workers, 2 * params->connections_max,
+                                           &gateway->workers);
+    if (status != EK_OK) {
+        ek_err_set(err, status, "cannot start the gateway's threads");
+    } else {
+        status = start_servers(gateway, err);
+    }
+    if (status != EK_OK) {
+        ek_gateway_destroy(gateway);
+        return status;
+    }
+    ek_log(EK_LOG_INFO, "gateway", "listening", "addr=%s health=%s", ek_gateway_address(gateway),
+           ek_gateway_health_address(gateway));
+    *out_gateway = gateway;
+    return EK_OK;
+}
+
+void ek_gateway_attach(ek_gateway *gateway, ek_engine *engine)
+{
+    ek_assert(!ek_gateway_engine(gateway));
+    ek_engine_info_get(engine, &gateway->info);
+    ek_gateway_pump_attach(gateway->pump, engine);
+    /* Acquired by whoever asks for the engine: the info and the pump are there then. */
+    atomic_store_explicit(&gateway->engine, engine, memory_order_release);
+}
+
+const char *ek_gateway_address(const ek_gateway *gateway)
+{
+    return ek_gateway_http_address(gateway->api);
+}
+
+const char *ek_gateway_health_address(const ek_gateway *gateway)
+{
+    return gateway->health ? ek_gateway_http_address(gateway->health) : "";
+}
+
+/* ---- drain ---- */
+
+typedef struct drain_wait {
+    bool (*hurry)(void *ctx);
+    void *ctx;
+} drain_wait;
+
+static bool must_hurry(const drain_wait *wait)
+{
+    return wait->hurry && wait->hurry(wait->ctx);
+}
+
+static bool is_idle(const ek_gateway *gateway)
+{
+    return atomic_load_explicit(&gateway->calls_open, memory_order_acquire) == 0;
+}
+
+/* Wait for at most `us`, until idle (if that matters). @return false: told to hurry */
+static bool wait_for(const ek_gateway *gateway, const drain_wait *wait, int64_t us, bool until_idle)
+{
+    int64_t end_us = ek_sys_now_us() + us;
+    while (ek_sys_now_us() < end_us) {
+        if (until_idle && is_idle(gateway)) return true;
+        if (must_hurry(wait)) return false;
+        ek_sys_sleep_us(POLL_US);
+    }
+    return true;
+}
+
+static void cut_call(void *ctx, ek_call *call)
+{
+    ek_gateway_call_cut(call, ctx);
+}
+
+ek_status ek_gateway_drain(ek_gateway *gateway, bool (*hurry)(void *ctx), void *ctx)
+{
+    const drain_wait wait = {hurry, ctx};
+    const drain_wait patient = {NULL, NULL};
+    ek_engine *engine = ek_gateway_engine(gateway);
+    atomic_store_explicit(&gateway->mode, EK_GATEWAY_SETTLING, memory_order_release);
+    ek_log(EK_LOG_INFO, "gateway", "draining", "open=%d",
+           atomic_load_explicit(&gateway->calls_open, memory_order_relaxed));
+    bool in_time = wait_for(gateway, &wait, gateway->params.drain_settle_us, false);
+    atomic_store_explicit(&gateway->mode, EK_GATEWAY_DRAINING, memory_order_release);
+    if (engine) ek_engine_drain(engine);
+    ek_gateway_http_refuse(gateway->api);
+    if (in_time) wait_for(gateway, &wait, gateway->params.drain_timeout_us, true);
+    int32_t n_left = atomic_load_explicit(&gateway->calls_open, memory_order_acquire);
+    if (n_left == 0) return EK_OK;
+    ek_fault fault;
+    ek_gateway_fault_set(&fault, EK_FAULT_DRAINING, NULL, "the server is shutting down");
+    ek_gateway_http_each_call(gateway->api, cut_call, &fault);
+    wait_for(gateway, &patient, CUT_US, true);
+    ek_log(EK_LOG_WARN, "gateway", "drain_cut", "requests=%d", n_left);
+    return EK_ETIMEOUT;
+}
+
+void ek_gateway_destroy(ek_gateway *gateway)
+{
+    if (!gateway) return;
+    /*
+     * From the outside in: no new calls, then no one who works on them, then what they held in the
+     * engine.
+     */
+    ek_gateway_http_destroy(gateway->api);
+    ek_gateway_workers_destroy(gateway->workers);
+    ek_gateway_pump_destroy(gateway->pump);
+    ek_gateway_http_destroy(gateway->health);
+    ek_sys_free(gateway);
+}

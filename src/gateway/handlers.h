@@ -1,0 +1,33 @@
+/*
+ * What runs for each route. A handler fills the call's reply (ek_gateway_call_json,
+ * ek_gateway_call_fault) or, for the two that generate, leaves the call waiting for the pump. Which
+ * thread runs it is said in routes.c.
+ */
+#ifndef EK_GATEWAY_HANDLERS_H
+#define EK_GATEWAY_HANDLERS_H
+
+#include "gateway/call.h"
+
+/* generate.c */
+void ek_gateway_run_chat(ek_call *call);
+void ek_gateway_run_completion(ek_call *call);
+
+/* tokens.c */
+void ek_gateway_run_tokenize(ek_call *call);
+void ek_gateway_run_detokenize(ek_call *call);
+
+/* info.c */
+void ek_gateway_run_models(ek_call *call);
+void ek_gateway_run_model(ek_call *call);
+void ek_gateway_run_version(ek_call *call);
+void ek_gateway_run_metrics(ek_call *call);
+void ek_gateway_run_live(ek_call *call);
+void ek_gateway_run_ready(ek_call *call);
+
+/* experts.c */
+void ek_gateway_run_experts(ek_call *call);
+
+/* page.c */
+void ek_gateway_run_page(ek_call *call);
+
+#endif

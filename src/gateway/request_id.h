@@ -1,0 +1,26 @@
+/*
+ * Names of requests and answers: unique for all practical purposes, not secret.
+ */
+#ifndef EK_GATEWAY_REQUEST_ID_H
+#define EK_GATEWAY_REQUEST_ID_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/span.h"
+
+#define EK_REQUEST_ID_MAX 128 /* bytes of an id, a client's own included */
+
+/**
+ * 64 bits that differ from call to call and from thread to thread (ids; seeds where a request names
+ * none).
+ */
+uint64_t ek_gateway_fresh_bits(void);
+
+/** A new id: "req-" and 32 hex digits. */
+void ek_gateway_request_id(char out_id[EK_REQUEST_ID_MAX + 1]);
+
+/** True for an id that may be echoed and logged: 1..128 of A-Z a-z 0-9 . _ : - */
+bool ek_gateway_request_id_ok(ek_str id);
+
+#endif
