@@ -43,22 +43,28 @@ static ek_status bools_check(const ek_gguf_reader *reader, const uint8_t *bytes,
     return EK_OK;
 }
 
+static ek_status array_fits(const ek_gguf_reader *reader, const ek_gguf_array *array,
+                            size_t bytes_min)
+{
+    size_t bytes;
+    if (ek_size_mul((size_t)array->len, bytes_min, &bytes) && bytes <= ek_gguf_left(reader))
+        return EK_OK;
+    return ek_gguf_fail(
+        reader, EK_ETRUNCATED, "an array of %lld %s does not fit into the %zu bytes left",
+        (long long)array->len, ek_gguf_kind_name(array->kind), ek_gguf_left(reader));
+}
+
 static ek_status strings_read(ek_gguf_reader *reader, ek_gguf_array *array, ek_arena *perm)
 {
-    /* An empty string still takes its 8-byte length: so memory is bounded by the file's own size.
-     */
-    if ((uint64_t)array->len > ek_gguf_left(reader) / sizeof(uint64_t))
-        return ek_gguf_fail(reader, EK_ETRUNCATED,
-                            "an array of %lld strings does not fit into the %zu bytes left",
-                            (long long)array->len, ek_gguf_left(reader));
+    /* An empty string still takes its length's 8 bytes: so memory is bounded by the file's size. */
+    ek_status status = array_fits(reader, array, sizeof(uint64_t));
+    if (status != EK_OK) return status;
     ek_str *strings = ek_try_new(perm, ek_str, array->len);
     if (!strings) return ek_gguf_fail(reader, EK_ENOMEM, "no memory for its strings");
-    for (int64_t i = 0; i < array->len; i++) {
-        ek_status status = ek_gguf_take_str(reader, "string in its array", &strings[i]);
-        if (status != EK_OK) return status;
-    }
+    for (int64_t i = 0; i < array->len && status == EK_OK; i++)
+        status = ek_gguf_take_str(reader, "string in its array", &strings[i]);
     array->strings = strings;
-    return EK_OK;
+    return status;
 }
 
 static ek_status array_read(ek_gguf_reader *reader, ek_gguf_array *array, ek_arena *perm)
@@ -74,11 +80,12 @@ static ek_status array_read(ek_gguf_reader *reader, ek_gguf_array *array, ek_are
     array->len = (int64_t)len;
     if (array->kind == EK_GGUF_STRING) return strings_read(reader, array, perm);
 
-    size_t bytes;
-    if (!ek_size_mul((size_t)len, ek_gguf_kind_bytes(array->kind), &bytes)) bytes = SIZE_MAX;
-    status = ek_gguf_take(reader, bytes, "array", &array->data);
+    size_t element = ek_gguf_kind_bytes(array->kind);
+    status = array_fits(reader, array, element);
+    if (status != EK_OK) return status;
+    status = ek_gguf_take(reader, (size_t)len * element, "array", &array->data);
     if (status == EK_OK && array->kind == EK_GGUF_BOOL)
-        status = bools_check(reader, array->data, bytes);
+        status = bools_check(reader, array->data, (size_t)len);
     return status;
 }
 

@@ -1,6 +1,7 @@
 /*
- * A GGUF file in memory that holds a tokenizer and nothing else, for tests, fuzz targets and benchmarks.
- * Header-only, since fuzz targets link no test library; plain heap memory, freed with vocab_file_free.
+ * A GGUF file in memory that holds a tokenizer and nothing else, for tests, fuzz targets and
+ * benchmarks. Header-only, since fuzz targets link no test library; plain heap memory, freed with
+ * vocab_file_free.
  */
 #ifndef EK_TESTS_SUPPORT_VOCAB_FILE_H
 #define EK_TESTS_SUPPORT_VOCAB_FILE_H
