@@ -263,19 +263,18 @@ static void answer_logits_call(const ek_request *request)
     ek_sys_mutex_unlock(&call->mutex); /* the call is its thread's again */
 }
 
-/* State first: whoever sees a finish sees an engine that it has left. */
+/* Gauges, then the count of those inside, then finishes: who sees one sees what came before it. */
 static void publish_state(ek_engine *engine)
 {
     ek_crew *crew = &engine->crew;
     int32_t n_finished = 0;
     for (const ek_request *request = crew->first_finished; request; request = request->next)
         n_finished++;
-    int32_t n_inside =
-        atomic_fetch_sub_explicit(&engine->n_inflight, n_finished, memory_order_acq_rel) -
-        n_finished;
+    int32_t n_inside = atomic_load_explicit(&engine->n_inflight, memory_order_acquire) - n_finished;
     ek_kv_stats kv;
     ek_engine_kv_stats_get(engine->kv, &kv);
     ek_engine_meters_state(&engine->meters, crew->n_running, n_inside - crew->n_running, &kv);
+    atomic_fetch_sub_explicit(&engine->n_inflight, n_finished, memory_order_acq_rel);
 }
 
 void ek_engine_crew_deliver(ek_engine *engine)

@@ -53,6 +53,52 @@ ek_status ek_engine_tokenize(const ek_engine *engine, ek_str text, bool parse_sp
     return EK_OK;
 }
 
+/* ---- conversations ---- */
+
+static ek_status encode_chat(const ek_engine *engine, const ek_chat_message *messages,
+                             int32_t n_messages, int32_t **out_ids, int64_t *out_n, ek_err *err)
+{
+    const ek_tokenizer *tokenizer = engine->file->tokenizer;
+    const ek_chat_format *format = engine->file->chat;
+    int64_t n_max = ek_model_chat_ids_max(format, tokenizer, messages, n_messages);
+    size_t bytes = ek_model_chat_scratch_bytes(format, tokenizer, messages, n_messages);
+    ek_sys_region scratch;
+    int32_t *ids;
+    ek_status status = new_ids(n_max, &ids, err);
+    if (status != EK_OK) return status;
+    status = ek_sys_region_open(bytes ? bytes : 1, 0, &scratch);
+    if (status != EK_OK) {
+        ek_sys_free(ids);
+        return ek_err_set(err, status, "no memory to encode %d messages", (int)n_messages);
+    }
+    int64_t n = 0;
+    status = ek_model_chat_encode(format, tokenizer, messages, n_messages,
+                                  ek_sys_region_arena(&scratch), ids, n_max, &n, err);
+    ek_sys_region_close(&scratch);
+    if (status != EK_OK) {
+        ek_sys_free(ids);
+        return status;
+    }
+    *out_ids = shrink_ids(ids, n);
+    *out_n = n;
+    return EK_OK;
+}
+
+ek_status ek_engine_chat_ids(const ek_engine *engine, const ek_engine_message *messages,
+                             int32_t n_messages, int32_t **out_ids, int64_t *out_n, ek_err *err)
+{
+    if (!engine->file->chat)
+        return ek_err_set(err, EK_EUNSUPPORTED, "%s", engine->file->chat_problem);
+    if (n_messages < 1) return ek_err_set(err, EK_EINVAL, "messages is empty");
+    ek_chat_message *copies = ek_sys_calloc((size_t)n_messages, sizeof *copies);
+    if (!copies) return ek_err_set(err, EK_ENOMEM, "no memory for %d messages", (int)n_messages);
+    for (int32_t i = 0; i < n_messages; i++)
+        copies[i] = (ek_chat_message){.role = messages[i].role, .content = messages[i].content};
+    ek_status status = encode_chat(engine, copies, n_messages, out_ids, out_n, err);
+    ek_sys_free(copies);
+    return status;
+}
+
 /* ---- ids -> text ---- */
 
 static size_t piece_of(const ek_tokenizer *tokenizer, int32_t id, bool show_special, bool is_first,

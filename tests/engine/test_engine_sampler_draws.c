@@ -74,7 +74,7 @@ static void keep_count_equals_sorting(void **state)
         int32_t k = 1 + (int32_t)ek_rng_below(&rng, (uint64_t)n);
         for (int32_t i = 0; i < n; i++)
             weights[i] = 1.0f;
-        ek_sampler_keep_count(logits, n, k, weights);
+        ek_engine_select_keep_count(logits, n, k, weights);
         for (int32_t rank = 0; rank < n; rank++)
             assert_true((weights[sorted[rank].id] > 0.0f) == (rank < k));
     }
@@ -91,13 +91,13 @@ static void keep_share_equals_sorting(void **state)
         entry sorted[ROW_MAX];
         int32_t n = sort_row(logits, make_row(&rng, logits), sorted);
         if (sorted[0].logit == -INFINITY) continue;
-        ek_sampler_weights(logits, n, sorted[0].logit, 1.0f, weights);
+        ek_engine_select_weights(logits, n, sorted[0].logit, 1.0f, weights);
         memcpy(before, weights, sizeof before);
         float share = (float)(1.0 - ek_rng_unit(&rng) * 0.999);
         double sum = 0, kept = 0;
         for (int32_t i = 0; i < n; i++)
             sum += (double)weights[i];
-        ek_sampler_keep_share(logits, n, share, weights);
+        ek_engine_select_keep_share(logits, n, share, weights);
         for (int32_t rank = 0; rank < n; rank++) {
             int32_t id = sorted[rank].id;
             bool wanted = kept < (double)share * sum;
@@ -119,12 +119,12 @@ static void pick_walks_the_stacked_weights(void **state)
 {
     (void)state;
     const float weights[] = {0.0f, 1.0f, 0.0f, 0.5f, 0.5f, 0.0f};
-    assert_int_equal(ek_sampler_pick(weights, 6, 0.0), 1);
-    assert_int_equal(ek_sampler_pick(weights, 6, 0.49), 1);
-    assert_int_equal(ek_sampler_pick(weights, 6, 0.5), 3);
-    assert_int_equal(ek_sampler_pick(weights, 6, 0.74), 3);
-    assert_int_equal(ek_sampler_pick(weights, 6, 0.75), 4);
-    assert_int_equal(ek_sampler_pick(weights, 6, 0.9999999999999999), 4);
+    assert_int_equal(ek_engine_select_pick(weights, 6, 0.0), 1);
+    assert_int_equal(ek_engine_select_pick(weights, 6, 0.49), 1);
+    assert_int_equal(ek_engine_select_pick(weights, 6, 0.5), 3);
+    assert_int_equal(ek_engine_select_pick(weights, 6, 0.74), 3);
+    assert_int_equal(ek_engine_select_pick(weights, 6, 0.75), 4);
+    assert_int_equal(ek_engine_select_pick(weights, 6, 0.9999999999999999), 4);
 }
 
 /* ---- whole draws ---- */

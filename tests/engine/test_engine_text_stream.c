@@ -148,8 +148,8 @@ typedef struct feeder {
 static void start(feeder *f, const ek_str *stops, int32_t n_stops)
 {
     ek_arena perm = ek_arena_over(f->memory, sizeof f->memory);
-    perm.end = perm.beg + ek_text_stream_bytes(stops, n_stops);
-    f->stream = ek_text_stream_init(&perm, stops, n_stops, false);
+    perm.end = perm.beg + ek_engine_text_bytes(stops, n_stops);
+    f->stream = ek_engine_text_init(&perm, stops, n_stops, false);
     f->stops = stops;
     f->n_stops = n_stops;
     f->bytes.len = 0;
@@ -160,17 +160,17 @@ static void check(const feeder *f, bool ended)
 {
     text want;
     bool stopped = expected(&f->bytes, ended, f->stops, f->n_stops, &want);
-    assert_int_equal(ek_text_stream_stopped(f->stream), stopped);
+    assert_int_equal(ek_engine_text_stopped(f->stream), stopped);
     assert_int_equal(f->out.len, want.len);
     assert_memory_equal(f->out.data, want.data, want.len);
-    assert_true(ek_utf8_valid((ek_str){f->out.data, f->out.len}));
+    assert_true(ek_engine_utf8_valid((ek_str){f->out.data, f->out.len}));
 }
 
 static void feed(feeder *f, const char *piece, size_t len)
 {
     char out[EK_TEXT_FEED_MAX];
-    bool was_stopped = ek_text_stream_stopped(f->stream);
-    int32_t n = ek_text_stream_feed(f->stream, piece, len, out);
+    bool was_stopped = ek_engine_text_stopped(f->stream);
+    int32_t n = ek_engine_text_feed(f->stream, piece, len, out);
     assert_true(n >= 0 && n <= EK_TEXT_FEED_MAX);
     append(&f->out, out, (size_t)n);
     if (was_stopped)
@@ -183,7 +183,7 @@ static void feed(feeder *f, const char *piece, size_t len)
 static void finish(feeder *f)
 {
     char out[EK_TEXT_FLUSH_MAX];
-    append(&f->out, out, (size_t)ek_text_stream_flush(f->stream, out));
+    append(&f->out, out, (size_t)ek_engine_text_flush(f->stream, out));
     check(f, true);
 }
 
@@ -242,7 +242,7 @@ static void a_stop_string_over_token_borders_ends_the_text(void **state)
     assert_out(&f, "");
     feed(&f, "ND", 2);
     assert_out(&f, "");
-    assert_true(ek_text_stream_stopped(f.stream));
+    assert_true(ek_engine_text_stopped(f.stream));
 
     start(&f, stops, 1);
     feed(&f, "xEN", 3);
@@ -304,10 +304,10 @@ static void the_first_space_is_dropped_only_where_asked(void **state)
         uint8_t memory[1024];
         char out[EK_TEXT_FEED_MAX];
         ek_arena perm = ek_arena_over(memory, sizeof memory);
-        ek_text_stream *stream = ek_text_stream_init(&perm, NULL, 0, drops);
-        assert_int_equal(ek_text_stream_feed(stream, "", 0, out), 0);
-        assert_int_equal(ek_text_stream_feed(stream, "  a", 3, out), drops ? 2 : 3);
-        assert_int_equal(ek_text_stream_feed(stream, " b", 2, out), 2);
+        ek_text_stream *stream = ek_engine_text_init(&perm, NULL, 0, drops);
+        assert_int_equal(ek_engine_text_feed(stream, "", 0, out), 0);
+        assert_int_equal(ek_engine_text_feed(stream, "  a", 3, out), drops ? 2 : 3);
+        assert_int_equal(ek_engine_text_feed(stream, " b", 2, out), 2);
     }
 }
 
@@ -381,7 +381,7 @@ static size_t make_text(ek_rng *rng, size_t n_scraps, bool valid, char *out)
     size_t len = 0;
     while (n_scraps-- > 0) {
         const char *scrap = scraps[ek_rng_below(rng, EK_COUNT_OF(scraps))];
-        if (valid && !ek_utf8_valid(ek_str_from(scrap))) continue;
+        if (valid && !ek_engine_utf8_valid(ek_str_from(scrap))) continue;
         memcpy(out + len, scrap, strlen(scrap));
         len += strlen(scrap);
     }
@@ -413,7 +413,7 @@ static void random_texts_agree_with_the_whole_after_every_piece(void **state)
             beg += n;
         }
         finish(&f);
-        n_stopped += ek_text_stream_stopped(f.stream);
+        n_stopped += ek_engine_text_stopped(f.stream);
     }
     assert_in_range(n_stopped, 500, 4500);
 }
