@@ -33,8 +33,13 @@ ek_status ek_err_prefix(ek_err *err, const char *fmt, ...)
     va_start(args, fmt);
     int n = vsnprintf(err->text, sizeof err->text, fmt, args);
     va_end(args);
-    if (n >= 0 && (size_t)n < sizeof err->text - 3)
-        snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", old);
+    if (n >= 0 && (size_t)n < sizeof err->text - 3) {
+        size_t room = sizeof err->text - (size_t)n - 3, len = strlen(old);
+        len = len < room ? len : room;
+        memcpy(err->text + n, ": ", 2);
+        memcpy(err->text + n + 2, old, len);
+        err->text[(size_t)n + 2 + len] = '\0';
+    }
     make_printable(err->text);
     return err->status;
 }

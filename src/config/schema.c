@@ -254,6 +254,12 @@ ek_status ek_config_refuse_name(int32_t section, ek_str name, ek_err *err)
 {
     char names[NAMES_MAX], where[64] = "", near_name[EK_NEAREST_WORD_MAX];
     ek_str shown = {name.data, name.len < EK_NEAREST_WORD_MAX ? name.len : EK_NEAREST_WORD_MAX};
+    int32_t named = section < 0 ? ek_config_section_find(name) : -1;
+    if (named >= 0) {
+        list_names(named, names);
+        return ek_err_set(err, EK_ECONFIG, "%s is a section; name one of its keys: %s",
+                          ek_config_sections[named].name, names);
+    }
     if (section >= 0) snprintf(where, sizeof where, " in %s", ek_config_sections[section].name);
     if (suggest(section, name, near_name))
         return ek_err_set(err, EK_ECONFIG, "unknown key \"%.*s\"%s; did you mean %s?",

@@ -68,13 +68,16 @@ static ek_status refuse_syntax(const reader *r)
         ek_err_set(r->err, EK_ECONFIG, "%s; write plain UTF-8 text", problem);
         return at_line(r, line_at_offset(r->text, p->problem_offset), EK_ECONFIG);
     }
+    /* The scanner notices at the end of what began at fault; the parser knows the place itself. */
+    bool at_start = p->error == YAML_SCANNER_ERROR && p->context;
+    const yaml_mark_t *mark = at_start ? &p->context_mark : &p->problem_mark;
     char begun[48] = "";
-    if (p->context && p->context_mark.line != p->problem_mark.line)
+    if (!at_start && p->context && p->context_mark.line != mark->line)
         snprintf(begun, sizeof begun, " that begins in line %d", (int)p->context_mark.line + 1);
     ek_err_set(r->err, EK_ECONFIG, "%s%s%s%s%s", p->context ? p->context : "", begun,
                p->context ? ": " : "", problem,
-               is_tabbed(r->text, p->problem_mark.line) ? "; indent with spaces, not tabs" : "");
-    return at_line(r, (int32_t)p->problem_mark.line + 1, EK_ECONFIG);
+               is_tabbed(r->text, mark->line) ? "; indent with spaces, not tabs" : "");
+    return at_line(r, (int32_t)mark->line + 1, EK_ECONFIG);
 }
 
 /* What no value here needs, and what could make a small file a big one. */
