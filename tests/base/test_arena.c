@@ -72,6 +72,19 @@ static void test_padding_alone_can_be_too_much(void **state)
     assert_int_equal(ek_arena_free_bytes(&arena), 8);
 }
 
+static void test_raw_memory_is_left_as_it_was(void **state)
+{
+    (void)state;
+    ek_arena arena = fresh();
+    uint8_t *raw = ek_arena_try_raw(&arena, 4, 1, 16);
+    assert_non_null(raw);
+    assert_int_equal(raw[0], 0xaa);
+    assert_int_equal(raw[3], 0xaa);
+    assert_int_equal(ek_arena_free_bytes(&arena), sizeof memory - 4);
+    assert_null(ek_arena_try_raw(&arena, SIZE_MAX, 2, 1));
+    assert_null(ek_arena_try_raw(&arena, sizeof memory, 1, 1));
+}
+
 static void use_scratch(ek_arena scratch)
 {
     assert_non_null(ek_try_new(&scratch, uint8_t, 512));
@@ -105,6 +118,7 @@ int main(void)
         cmocka_unit_test(test_exactly_what_is_there),
         cmocka_unit_test(test_failure_takes_nothing),
         cmocka_unit_test(test_padding_alone_can_be_too_much),
+        cmocka_unit_test(test_raw_memory_is_left_as_it_was),
         cmocka_unit_test(test_scratch_by_value_gives_back),
         cmocka_unit_test(test_strz_copies_with_an_end),
     };
