@@ -50,6 +50,13 @@ void ek_place_core_init(ek_place_core *core, ek_arena *perm);
 void ek_place_counts(ek_place_core *core, float shift, ek_arena scratch);
 
 /**
+ * Just enough replicas that none carries more than `cap`, and the spare slots to experts below half of it: what
+ * packs well where a few hot experts have to fit beside each other on few devices.
+ * @return false when the slots do not suffice; counts are then not to be used
+ */
+bool ek_place_counts_capped(ek_place_core *core, double cap, ek_arena scratch);
+
+/**
  * Longest replica first onto the least loaded device with room; replicas of an expert on distinct devices.
  * @return false when room ran out in a way that put two replicas of one expert on a device (see ek_place_repair)
  */

@@ -9,16 +9,21 @@
 #include "place/part.h"
 
 /* Shifts of the divisor that are tried in turn; 0 is EPLB's rule and nearly always enough. */
-static const float shifts[] = {0.0f, -0.25f, 0.25f, 0.5f, -0.5f, 0.75f,
-                               1.0f, -0.75f, 1.5f,  2.0f, 3.0f};
+static const float shifts[] = {0.0f, -0.25f, 0.25f, 0.5f, -0.5f, 1.0f};
+
+/* Caps on a replica's load, as shares of a device's mean, that are tried when no shift was good enough. */
+static const double caps[] = {0.95, 0.88, 0.8, 0.7, 0.6};
+
+/* How many experts a single replica may go to and come from when counts are tuned one by one. */
+enum { N_TAKERS = 3, N_GIVERS = 6 };
 
 void ek_place_params_default(ek_place_params *out_params)
 {
     *out_params = (ek_place_params){
         .mode = EK_PLACE_BEST,
-        .target = 1.0003,
+        .target = 1.00045,
         .effort_swaps = 400,
-        .effort_packings = 12,
+        .effort_packings = 16,
         .spread_hottest = 0,
     };
 }
@@ -98,51 +103,138 @@ ek_status ek_place_check(const ek_place_topology *t, const ek_place_params *para
 size_t ek_place_scratch_bytes(const ek_place_topology *t)
 {
     size_t core = ek_place_core_bytes(t->n_experts, t->n_slots, t->n_devices);
-    size_t mine = ((size_t)t->n_groups + 2 * (size_t)t->n_nodes) * sizeof(double) +
+    size_t mine = (size_t)t->n_experts * sizeof(int32_t) +
+                  ((size_t)t->n_groups + 2 * (size_t)t->n_nodes) * sizeof(double) +
                   (size_t)t->n_groups * sizeof(int32_t) + (size_t)t->n_slots * sizeof(int32_t);
     return core + mine + ek_place_part_bytes(t) + 16 * EK_CACHE_LINE;
 }
 
-/* What one packing came to, kept while others are tried. */
-typedef struct attempt {
-    double busiest;
-    bool distinct; /* certainly no two replicas of an expert on one device */
-    float shift;
-    int32_t n_swaps;
-    int32_t *slot_expert; /* (n_slots) local ids */
-} attempt;
+/* One part's solve: the core, how far to go, and the best packing so far. */
+typedef struct solver {
+    ek_place_core core;
+    const ek_place_params *params;
+    double limit; /* load of the busiest device that is good enough */
+    int32_t n_packings;
 
-static void try_shift(ek_place_core *core, const ek_place_params *params, float shift,
-                      ek_arena scratch, attempt *best)
+    double busiest;       /* of the best packing */
+    bool distinct;        /* certainly no two replicas of an expert on one device */
+    int32_t n_swaps;      /* that it took */
+    int32_t *count;       /* (n_experts) */
+    int32_t *slot_expert; /* (n_slots) local ids */
+} solver;
+
+/* Pack by the counts that stand in the core, and keep the result if it is better. @return whether it was */
+static bool try_counts(solver *s, ek_arena scratch)
 {
-    ek_place_counts(core, shift, scratch);
+    ek_place_core *core = &s->core;
     bool distinct = ek_place_pack(core, scratch);
     if (!distinct || core->n_spread > 0) ek_place_repair(core);
     int32_t n_swaps = 0;
-    if (params->mode == EK_PLACE_BEST)
-        n_swaps = ek_place_refine(core, params->target * core->mean, params->effort_swaps);
+    if (s->params->mode == EK_PLACE_BEST)
+        n_swaps = ek_place_refine(core, s->limit, s->params->effort_swaps);
+    s->n_packings++;
     double busiest = ek_place_busiest(core, NULL);
-    if (busiest >= best->busiest) return;
-    best->busiest = busiest;
-    best->distinct = distinct;
-    best->shift = shift;
-    best->n_swaps = n_swaps;
-    memcpy(best->slot_expert, core->slot_expert, (size_t)core->n_slots * sizeof(int32_t));
+    if (busiest >= s->busiest) return false;
+    s->busiest = busiest;
+    s->distinct = distinct;
+    s->n_swaps = n_swaps;
+    memcpy(s->count, core->count, (size_t)core->n_experts * sizeof *s->count);
+    memcpy(s->slot_expert, core->slot_expert, (size_t)core->n_slots * sizeof *s->slot_expert);
+    return true;
 }
 
-static void solve_part(const ek_place_part *p, const ek_place_params *params, bool spread,
-                       ek_place_hint *hint, ek_arena scratch, int32_t *out_local, bool *distinct,
-                       ek_place_balance *balance)
+static bool is_done(const solver *s)
+{
+    return s->busiest <= s->limit || s->n_packings >= s->params->effort_packings ||
+           s->params->mode == EK_PLACE_QUICK;
+}
+
+static void set_count(ek_place_core *core, int32_t expert, int32_t count)
+{
+    core->count[expert] = count;
+    core->replica_load[expert] = core->load[expert] / count;
+}
+
+/* The best packing's counts back into the core. */
+static void recall_counts(solver *s)
+{
+    for (int32_t e = 0; e < s->core.n_experts; e++)
+        set_count(&s->core, e, s->count[e]);
+}
+
+/* Experts by a key, the largest first, into a short list. */
+static void insert_ranked(int32_t *list, double *key, int32_t *n, int32_t max, int32_t expert,
+                          double value)
+{
+    int32_t at = *n;
+    while (at > 0 && key[at - 1] < value)
+        at--;
+    if (at == max) return;
+    *n = *n < max ? *n + 1 : max;
+    for (int32_t i = *n - 1; i > at; i--) {
+        list[i] = list[i - 1];
+        key[i] = key[i - 1];
+    }
+    list[at] = expert;
+    key[at] = value;
+}
+
+/*
+ * One replica from an expert that can spare it to one that weighs on the busiest device, if that packs better.
+ * Candidates are few on each side, the most promising first. @return whether a better packing was found
+ */
+static bool shift_replica(solver *s, ek_arena scratch)
+{
+    ek_place_core *core = &s->core;
+    int32_t taker[N_TAKERS], giver[N_GIVERS], n_takers = 0, n_givers = 0, busiest = 0;
+    double taker_key[N_TAKERS], giver_key[N_GIVERS], highest = -1.0;
+    for (int32_t d = 0; d < core->n_devices; d++) {
+        double load = 0.0;
+        for (int32_t i = core->slot_beg[d]; i < core->slot_beg[d + 1]; i++)
+            if (s->slot_expert[i] >= 0)
+                load += core->load[s->slot_expert[i]] / s->count[s->slot_expert[i]];
+        busiest = load > highest ? d : busiest;
+        highest = fmax(load, highest);
+    }
+    for (int32_t i = core->slot_beg[busiest]; i < core->slot_beg[busiest + 1]; i++) {
+        int32_t e = s->slot_expert[i];
+        if (e >= 0 && s->count[e] < core->n_devices)
+            insert_ranked(taker, taker_key, &n_takers, N_TAKERS, e,
+                          core->load[e] / s->count[e] / (s->count[e] + 1));
+    }
+    for (int32_t e = 0; e < core->n_experts; e++)
+        if (s->count[e] > 1)
+            insert_ranked(giver, giver_key, &n_givers, N_GIVERS, e,
+                          -core->load[e] / (s->count[e] - 1));
+    for (int32_t t = 0; t < n_takers; t++)
+        for (int32_t g = 0; g < n_givers; g++) {
+            if (taker[t] == giver[g] || is_done(s)) continue;
+            recall_counts(s);
+            set_count(core, taker[t], s->count[taker[t]] + 1);
+            set_count(core, giver[g], s->count[giver[g]] - 1);
+            if (try_counts(s, scratch)) return true;
+        }
+    return false;
+}
+
+static double part_total(ek_place_part *p)
 {
     double total = 0.0;
     for (int32_t i = 0; i < p->n_experts; i++)
         total += p->load[i];
-    if (total <= 0.0) {
-        for (int32_t i = 0; i < p->n_experts; i++)
-            p->load[i] = 1.0;
-        total = p->n_experts;
-    }
-    ek_place_core core = {
+    if (total > 0.0) return total;
+    for (int32_t i = 0; i < p->n_experts; i++)
+        p->load[i] = 1.0;
+    return p->n_experts;
+}
+
+/* floor: a busiest device below this is good enough in any case, since another part cannot do better. */
+static void solve_part(ek_place_part *p, const ek_place_params *params, bool spread, double floor,
+                       ek_place_hint *hint, ek_arena scratch, int32_t *out_local, bool *distinct,
+                       ek_place_balance *balance)
+{
+    solver s = {.params = params, .busiest = INFINITY, .slot_expert = out_local};
+    s.core = (ek_place_core){
         .n_experts = p->n_experts,
         .n_devices = p->n_devices,
         .n_slots = p->slot_beg[p->n_devices],
@@ -150,28 +242,31 @@ static void solve_part(const ek_place_part *p, const ek_place_params *params, bo
         .slot_beg = p->slot_beg,
         .node_of = spread ? p->node : NULL,
         .n_spread = spread ? params->spread_hottest : 0,
-        .mean = total / p->n_devices,
+        .mean = part_total(p) / p->n_devices,
     };
-    attempt best = {.busiest = INFINITY, .slot_expert = out_local};
-    ek_place_core_init(&core, &scratch);
-    float first = hint->valid ? hint->divisor_shift : shifts[0];
-    int32_t max_packings = params->mode == EK_PLACE_QUICK ? 1 : params->effort_packings;
-    int32_t n_packings = 1;
-    try_shift(&core, params, params->mode == EK_PLACE_QUICK ? 0.0f : first, scratch, &best);
-    for (size_t i = 0; i < EK_COUNT_OF(shifts) && n_packings < max_packings &&
-                       best.busiest > params->target * core.mean;
-         i++) {
+    s.limit = fmax(params->target * s.core.mean, floor);
+    s.count = ek_new(&scratch, int32_t, p->n_experts);
+    ek_place_core_init(&s.core, &scratch);
+    bool quick = params->mode == EK_PLACE_QUICK;
+    float best_shift = quick || !hint->valid ? shifts[0] : hint->divisor_shift, first = best_shift;
+    ek_place_counts(&s.core, first, scratch);
+    try_counts(&s, scratch);
+    for (size_t i = 0; i < EK_COUNT_OF(shifts) && !is_done(&s); i++) {
         if (shifts[i] == first) continue;
-        try_shift(&core, params, shifts[i], scratch, &best);
-        n_packings++;
+        ek_place_counts(&s.core, shifts[i], scratch);
+        if (try_counts(&s, scratch)) best_shift = shifts[i];
     }
-    hint->divisor_shift = best.shift;
+    for (size_t i = 0; i < EK_COUNT_OF(caps) && !is_done(&s); i++)
+        if (ek_place_counts_capped(&s.core, caps[i] * s.core.mean, scratch))
+            try_counts(&s, scratch);
+    while (!is_done(&s) && shift_replica(&s, scratch)) {}
+    hint->divisor_shift = best_shift;
     hint->valid = true;
-    balance->n_packings += n_packings;
-    balance->n_swaps += best.n_swaps;
-    balance->max_over_mean =
-        fmax(balance->max_over_mean, best.busiest); /* a load until place_layer divides */
-    *distinct &= best.distinct;
+    balance->n_packings += s.n_packings;
+    balance->n_swaps += s.n_swaps;
+    /* A load until ek_place_layer divides it by the mean. */
+    balance->max_over_mean = fmax(balance->max_over_mean, s.busiest);
+    *distinct &= s.distinct;
 }
 
 /*
@@ -224,6 +319,23 @@ static void groups_to_nodes(const ek_place_topology *t, const double *loads, ek_
     }
 }
 
+/* Load per live device of the node that has most of it: no placement gets its busiest device below. */
+static double heaviest_node(const ek_place_topology *t, const int32_t *group_node,
+                            const double *loads)
+{
+    double heaviest = 0.0;
+    for (int32_t node = 0; node < t->n_nodes; node++) {
+        double load = 0.0;
+        int32_t n_live = 0;
+        for (int32_t e = 0; e < t->n_experts; e++)
+            if (group_node[e / (t->n_experts / t->n_groups)] == node) load += loads[e];
+        for (int32_t d = 0; d < t->n_devices; d++)
+            n_live += ek_place_node_of(t, d) == node && !ek_place_is_dead(t, d);
+        heaviest = fmax(heaviest, load / n_live);
+    }
+    return heaviest;
+}
+
 static void solve_hierarchical(const ek_place_topology *t, const ek_place_params *params,
                                const double *loads, ek_place_hint *hint, ek_arena scratch,
                                int32_t *out_slot_expert, bool *distinct, ek_place_balance *balance)
@@ -231,6 +343,7 @@ static void solve_hierarchical(const ek_place_topology *t, const ek_place_params
     int32_t *group_node = ek_new(&scratch, int32_t, t->n_groups);
     int32_t *local = ek_new(&scratch, int32_t, t->n_slots);
     groups_to_nodes(t, loads, scratch, group_node);
+    double floor = heaviest_node(t, group_node, loads) * params->target;
     for (int32_t node = 0; node < t->n_nodes; node++) {
         ek_arena inner = scratch;
         ek_place_part p;
@@ -238,7 +351,9 @@ static void solve_hierarchical(const ek_place_topology *t, const ek_place_params
         for (int32_t e = 0; e < t->n_experts; e++)
             if (group_node[e / (t->n_experts / t->n_groups)] == node)
                 ek_place_part_add_expert(&p, e, loads[e]);
-        solve_part(&p, params, false, hint, inner, local, distinct, balance);
+        /* What an earlier node could not avoid, a later one need not either. */
+        solve_part(&p, params, false, fmax(floor, balance->max_over_mean), hint, inner, local,
+                   distinct, balance);
         ek_place_part_write(&p, local, out_slot_expert);
     }
 }
@@ -252,7 +367,8 @@ static void solve_global(const ek_place_topology *t, const ek_place_params *para
     ek_place_part_init(&p, t, -1, &scratch);
     for (int32_t e = 0; e < t->n_experts; e++)
         ek_place_part_add_expert(&p, e, loads[e]);
-    solve_part(&p, params, params->spread_hottest > 0, hint, scratch, local, distinct, balance);
+    solve_part(&p, params, params->spread_hottest > 0, 0.0, hint, scratch, local, distinct,
+               balance);
     ek_place_part_write(&p, local, out_slot_expert);
 }
 

@@ -307,6 +307,7 @@ static void test_best_hierarchical(void **state)
         if (!compare(name, is_k2, 8, EK_PLACE_BEST, &c)) skip();
         print_message("%s: mean %.4f, EPLB %.4f\n", name, c.mean, c.eplb_mean);
         assert_true(c.mean <= c.eplb_mean);
+        assert_true(c.worst <= c.eplb_worst);
         assert_int_equal(c.n_duplicates, 0);
     }
 }
