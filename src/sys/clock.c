@@ -13,6 +13,13 @@ int64_t ek_sys_now_ns(void)
     return (int64_t)ts.tv_sec * NS_PER_S + ts.tv_nsec;
 }
 
+int64_t ek_sys_thread_cpu_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    return (int64_t)ts.tv_sec * NS_PER_S + ts.tv_nsec;
+}
+
 int64_t ek_sys_now_us(void)
 {
     return ek_sys_now_ns() / NS_PER_US;
