@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/nearest.h"
 #include "config/schema.h"
+#include "config/suggest.h"
 #include "config/value.h"
 #include "config/yaml.h"
 #include "sys/file.h"

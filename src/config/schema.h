@@ -11,8 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/attr.h"
-#include "base/err.h"
 #include "base/span.h"
 
 typedef enum ek_config_type {
@@ -60,13 +58,5 @@ extern const int32_t ek_config_n_sections;
 int32_t ek_config_section_find(ek_str name);
 /** Index of a key, or -1. */
 int32_t ek_config_key_find(ek_str section, ek_str name);
-
-/**
- * Say that there is no such name, and which one was probably meant, or else which there are.
- * @param section index of the section in which a key was looked for; -1: a section, or a whole
- *                "section.key"
- * @return EK_ECONFIG
- */
-ek_status ek_config_refuse_name(int32_t section, ek_str name, ek_err *err);
 
 #endif

@@ -5,6 +5,7 @@
 #include <yaml.h>
 
 #include "config/schema.h"
+#include "config/suggest.h"
 #include "config/value.h"
 
 #define ROOT (-1) /* as section: the file's top level */
