@@ -1,15 +1,15 @@
 /*
  * Arenas: memory that is given back all at once.
  *
- * An arena is two pointers into memory that somebody else owns (sys/mem.h gives pages). Four lifetimes
- * exist: process, model, request and step. A function that returns data takes `ek_arena *perm`; scratch
- * is passed *by value*, so that returning gives it back:
+ * An arena is two pointers into memory that somebody else owns (sys/mem.h gives pages). Four
+ * lifetimes exist: process, model, request and step. A function that returns data takes `ek_arena
+ * *perm`; scratch is passed *by value*, so that returning gives it back:
  *
  *     static ek_status parse(ek_arena *perm, ek_arena scratch, ...);
  *
  * ek_new is for sizes that follow from our own configuration: running out is a bug and asserts.
- * ek_try_new is for sizes that a file or client decided: it returns NULL, the caller says EK_ENOMEM.
- * Memory is zeroed. No thread safety: an arena has one owner at a time.
+ * ek_try_new is for sizes that a file or client decided: it returns NULL, the caller says
+ * EK_ENOMEM. Memory is zeroed. No thread safety: an arena has one owner at a time.
  */
 #ifndef EK_BASE_ARENA_H
 #define EK_BASE_ARENA_H
@@ -43,8 +43,8 @@ static inline size_t ek_arena_free_bytes(const ek_arena *arena)
 void *ek_arena_try_alloc(ek_arena *arena, size_t n, size_t size, size_t align);
 
 /**
- * As ek_arena_try_alloc, but the memory holds whatever was there: for buffers that are written from end
- * to end before anybody reads them, where zeroing would cost as much as the work itself.
+ * As ek_arena_try_alloc, but the memory holds whatever was there: for buffers that are written from
+ * end to end before anybody reads them, where zeroing would cost as much as the work itself.
  */
 void *ek_arena_try_raw(ek_arena *arena, size_t n, size_t size, size_t align);
 

@@ -1,10 +1,10 @@
 /*
  * Contract checks.
  *
- * ek_assert is always on and guards what only a bug in this program can break; ek_dassert is for inner
- * loops and exists in debug builds only. Neither is ever used on what a file, a peer or a user supplied:
- * that gets a status. A failed check prints the place and aborts, so that the first wrong state is the
- * one that is seen.
+ * ek_assert is always on and guards what only a bug in this program can break; ek_dassert is for
+ * inner loops and exists in debug builds only. Neither is ever used on what a file, a peer or a
+ * user supplied: that gets a status. A failed check prints the place and aborts, so that the first
+ * wrong state is the one that is seen.
  */
 #ifndef EK_BASE_ASSERT_H
 #define EK_BASE_ASSERT_H

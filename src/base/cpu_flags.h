@@ -1,5 +1,6 @@
 /*
- * Names of CPU features that kernels may use. sys/cpu.h finds them out, kernels/kernels.h takes them.
+ * Names of CPU features that kernels may use. sys/cpu.h finds them out, kernels/kernels.h takes
+ * them.
  */
 #ifndef EK_BASE_CPU_FLAGS_H
 #define EK_BASE_CPU_FLAGS_H

@@ -5,8 +5,9 @@
  *     for each known name: ek_nearest_offer(&nearest, name);
  *     if (nearest.name) ... "did you mean %s?"
  *
- * Distance counts insertions, deletions, substitutions and swaps of neighbours. A name qualifies when at
- * most about a third of the longer word has to change, so that nonsense gets no suggestion. Pure.
+ * Distance counts insertions, deletions, substitutions and swaps of neighbours. A name qualifies
+ * when at most about a third of the longer word has to change, so that nonsense gets no suggestion.
+ * Pure.
  */
 #ifndef EK_BASE_NEAREST_H
 #define EK_BASE_NEAREST_H

@@ -2,7 +2,8 @@
  * Pseudo-random numbers: xoshiro256**, seeded through splitmix64.
  * Source: Blackman and Vigna, "Scrambled linear pseudorandom number generators", ACM TOMS 2021.
  *
- * The state is the caller's and explicit, so that every draw can be repeated from its seed. Not for secrets.
+ * The state is the caller's and explicit, so that every draw can be repeated from its seed. Not for
+ * secrets.
  */
 #ifndef EK_BASE_RNG_H
 #define EK_BASE_RNG_H

@@ -1,6 +1,6 @@
 /*
- * Checked arithmetic on sizes. Every product or sum of sizes that comes from a file, a peer or a request
- * goes through here; false means that the result does not fit and *out is untouched.
+ * Checked arithmetic on sizes. Every product or sum of sizes that comes from a file, a peer or a
+ * request goes through here; false means that the result does not fit and *out is untouched.
  */
 #ifndef EK_BASE_SIZE_H
 #define EK_BASE_SIZE_H

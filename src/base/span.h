@@ -1,8 +1,9 @@
 /*
  * Spans: borrowed, read-only bytes and text with a length.
  *
- * A span never owns memory; the comment beside a field of this type says who does and until when. Text is
- * counted and need not be NUL-terminated, so text from a mapped file or a request body is used in place.
+ * A span never owns memory; the comment beside a field of this type says who does and until when.
+ * Text is counted and need not be NUL-terminated, so text from a mapped file or a request body is
+ * used in place.
  */
 #ifndef EK_BASE_SPAN_H
 #define EK_BASE_SPAN_H

@@ -1,8 +1,8 @@
 /*
  * Status codes: what a fallible function returns.
  *
- * 0 is success, a positive value is an answer that is not a failure (EK_AGAIN), a negative one is an
- * error. The range of an error says how much must be thrown away before work can go on:
+ * 0 is success, a positive value is an answer that is not a failure (EK_AGAIN), a negative one is
+ * an error. The range of an error says how much must be thrown away before work can go on:
  *
  *   -1..-99     the request  (others go on undisturbed)
  *   -100..-199  the session  (a connection, a model being opened, a command)

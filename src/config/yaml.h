@@ -14,7 +14,10 @@
 
 #define EK_CONFIG_FILE_BYTES_MAX (1 << 20)
 
-/** As ek_config_parse, but config may be half changed when this fails. */
+/**
+ * As ek_config_parse, but config may be half changed when this fails.
+ * @return EK_OK; EK_ECONFIG; EK_ENOMEM
+ */
 EK_MUST ek_status ek_config_yaml_read(ek_str text, const char *name, ek_arena *perm,
                                       ek_config *config, ek_err *err);
 

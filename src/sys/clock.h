@@ -13,7 +13,10 @@ int64_t ek_sys_now_us(void);
 /** Monotonic nanoseconds, for measurements. */
 int64_t ek_sys_now_ns(void);
 
-/** Nanoseconds of processor time that the calling thread has used: what a shared machine cannot disturb. */
+/**
+ * Nanoseconds of processor time that the calling thread has used: what a shared machine cannot
+ * disturb.
+ */
 int64_t ek_sys_thread_cpu_ns(void);
 
 /** Seconds since 1970 (what `created` in API answers is). */

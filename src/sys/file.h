@@ -39,6 +39,7 @@ EK_MUST ek_status ek_sys_file_read(const char *path, size_t max_bytes, ek_str *o
 /**
  * Write a file so that a reader sees the old or the new content, never half: temporary, fsync,
  * rename.
+ * @return EK_OK; EK_ENOTFOUND no such directory; EK_EACCESS; EK_EIO; EK_ENOMEM
  */
 EK_MUST ek_status ek_sys_file_write(const char *path, ek_span bytes, ek_err *err);
 

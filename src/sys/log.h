@@ -26,7 +26,10 @@ typedef struct ek_log_site {
     _Atomic uint32_t n_dropped;
 } ek_log_site;
 
-/** Where lines go; NULL is standard error. Call before threads start. */
+/**
+ * Where lines go; NULL is standard error. Call before threads start.
+ * @return EK_OK; EK_EINVAL the path is too long; EK_EACCESS; EK_EIO it cannot be opened
+ */
 EK_MUST ek_status ek_sys_log_open(const char *path, ek_log_level level);
 /** Close and open the same path again (after rotation). */
 void ek_sys_log_reopen(void);

@@ -9,7 +9,10 @@
 #include "base/attr.h"
 #include "base/status.h"
 
-/** Block INT, TERM, QUIT, HUP, USR1 for all threads started from here on and ignore PIPE. */
+/**
+ * Block INT, TERM, QUIT, HUP, USR1 for all threads started from here on and ignore PIPE.
+ * @return EK_OK; EK_EINTERNAL the kernel refused
+ */
 EK_MUST ek_status ek_sys_signal_block(void);
 
 /** The next signal's number, or 0 after timeout_us (< 0: for ever). */

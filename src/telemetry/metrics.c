@@ -54,7 +54,9 @@ static bool ends_with(const char *text, const char *end)
     return n >= n_end && strcmp(text + n - n_end, end) == 0;
 }
 
-/* Snake case, and `_total` exactly on counters; a colon only where another engine's name is echoed. */
+/*
+ * Snake case, and `_total` exactly on counters; a colon only where another engine's name is echoed.
+ */
 static bool name_valid(const char *name, series_kind kind)
 {
     size_t n = strlen(name);

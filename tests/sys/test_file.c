@@ -19,22 +19,20 @@
 #include "sys/file.h"
 #include "sys/mem.h"
 #include "sys/thread.h"
+#include "temp_dir.h"
 
-static char dir[64];
+static char dir[TEMP_DIR_MAX];
 
 static int make_dir(void **state)
 {
     (void)state;
-    snprintf(dir, sizeof dir, "/tmp/ek-test-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
+    return temp_dir_make(dir) ? 0 : -1;
 }
 
 static int remove_dir(void **state)
 {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", dir);
-    return system(command);
+    return temp_dir_remove(dir) ? 0 : -1;
 }
 
 static const char *path_of(const char *name)
@@ -176,24 +174,12 @@ static void test_read_a_pipe(void **state)
     ek_sys_free((void *)(uintptr_t)text.data);
 }
 
-static int count_entries(void)
-{
-    char command[128];
-    snprintf(command, sizeof command, "ls -A '%s' | wc -l", dir);
-    FILE *pipe = popen(command, "r");
-    assert_non_null(pipe);
-    int n = -1;
-    assert_int_equal(fscanf(pipe, "%d", &n), 1);
-    pclose(pipe);
-    return n;
-}
-
 static void test_write_replaces_whole(void **state)
 {
     (void)state;
     write_file("state", "old");
     assert_int_equal(chmod(path_of("state"), 0640), 0);
-    int n_before = count_entries();
+    int n_before = temp_dir_count(dir);
     /* Who has the old file open goes on reading the old content. */
     FILE *reader = fopen(path_of("state"), "r");
     assert_non_null(reader);
@@ -206,7 +192,7 @@ static void test_write_replaces_whole(void **state)
     assert_int_equal(stat(path_of("state"), &st), 0);
     assert_int_equal(st.st_size, 11);
     assert_int_equal(st.st_mode & 0777, 0640);
-    assert_int_equal(count_entries(), n_before); /* no temporary stays behind */
+    assert_int_equal(temp_dir_count(dir), n_before); /* no temporary stays behind */
 }
 
 static void test_write_fails_cleanly(void **state)
@@ -217,9 +203,9 @@ static void test_write_fails_cleanly(void **state)
     assert_fails(ek_sys_file_write(path_of("no/such/dir"), bytes, &err), EK_ENOTFOUND, &err,
                  "no such file");
     assert_int_equal(mkdir(path_of("taken"), 0755), 0);
-    int n_before = count_entries();
+    int n_before = temp_dir_count(dir);
     assert_fails(ek_sys_file_write(path_of("taken"), bytes, &err), EK_EIO, &err, "is a directory");
-    assert_int_equal(count_entries(), n_before);
+    assert_int_equal(temp_dir_count(dir), n_before);
     char name[5000];
     memset(name, 'n', sizeof name);
     name[sizeof name - 1] = '\0';

@@ -21,14 +21,14 @@
 #include "sys/log.h"
 #include "sys/logfmt.h"
 #include "sys/thread.h"
+#include "temp_dir.h"
 
-static char dir[64], path[128], moved[128];
+static char dir[TEMP_DIR_MAX], path[128], moved[128];
 
 static int make_dir(void **state)
 {
     (void)state;
-    snprintf(dir, sizeof dir, "/tmp/ek-test-XXXXXX");
-    if (!mkdtemp(dir)) return -1;
+    if (!temp_dir_make(dir)) return -1;
     snprintf(path, sizeof path, "%s/log", dir);
     snprintf(moved, sizeof moved, "%s/log.1", dir);
     return 0;
@@ -37,9 +37,7 @@ static int make_dir(void **state)
 static int remove_dir(void **state)
 {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", dir);
-    return system(command);
+    return temp_dir_remove(dir) ? 0 : -1;
 }
 
 /* Starts an empty log at info. */

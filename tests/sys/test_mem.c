@@ -17,6 +17,7 @@
 
 #include "sys/mem.h"
 #include "sys/proc.h"
+#include "temp_dir.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -84,7 +85,7 @@ static void test_figures_of_this_machine(void **state)
 
 /* A directory tree of small files below a fresh temporary directory. */
 typedef struct tree {
-    char root[64];
+    char root[TEMP_DIR_MAX];
     char self[96]; /* what stands for /proc/self/cgroup */
 } tree;
 
@@ -105,17 +106,14 @@ static void tree_write(const tree *t, const char *path, const char *text)
 
 static void tree_open(tree *t, const char *self)
 {
-    snprintf(t->root, sizeof t->root, "/tmp/ek-test-XXXXXX");
-    assert_non_null(mkdtemp(t->root));
+    assert_true(temp_dir_make(t->root));
     snprintf(t->self, sizeof t->self, "%s/self", t->root);
     tree_write(t, "self", self);
 }
 
 static void tree_close(const tree *t)
 {
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", t->root);
-    assert_int_equal(system(command), 0);
+    assert_true(temp_dir_remove(t->root));
 }
 
 static void test_v2_takes_the_tightest_level(void **state)
