@@ -119,7 +119,7 @@ void ek_sys_log_write(ek_log_site *site, ek_log_level level, const char *room, c
     char text[LINE_BYTES_MAX];
     ek_sys_line line = {.data = text, .room = LINE_BYTES_MAX - LINE_TAIL_BYTES};
     append_head(&line, level, room, event);
-    if (*fmt) append(&line, " ");
+    append(&line, " ");
     va_list args;
     va_start(args, fmt);
     ek_sys_logfmt_append(&line, fmt, args);

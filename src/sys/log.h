@@ -36,8 +36,10 @@ void ek_sys_log_reopen(void);
 void ek_sys_log_set_level(ek_log_level level);
 
 /**
- * fmt gives the fields after `event=`: "addr=%s port=%d". Values with spaces are quoted by
- * the caller: "err=\"%s\""; control characters and stray quotes are escaped here.
+ * fmt gives the fields after `event=`, at least one: "addr=%s port=%d". What comes in through %s
+ * cannot break the line: inside the format's quotes ("err=\"%s\"") quotes, backslashes, control
+ * characters and bytes that are no UTF-8 are escaped; outside of quotes a value that needs them
+ * gets them here.
  */
 void ek_sys_log_write(ek_log_site *site, ek_log_level level, const char *room, const char *event,
                       const char *fmt, ...) EK_PRINTF(5, 6);

@@ -109,20 +109,6 @@ static void test_levels(void **state)
     assert_non_null(strstr(text, "level=debug"));
 }
 
-static void test_event_without_fields(void **state)
-{
-    (void)state;
-    ek_log(EK_LOG_INFO, "cli", "bare", "%s", "x");
-    ek_log_site site = {0};
-    static const char nothing[] = "";
-    const char *volatile fmt =
-        nothing; /* the macro's users always have a field; the function need not */
-    ek_sys_log_write(&site, EK_LOG_INFO, "cli", "none", fmt);
-    const char *text = content_of(path);
-    assert_non_null(strstr(text, "event=bare x\n"));
-    assert_non_null(strstr(text, "event=none\n"));
-}
-
 static void test_flood_is_cut_and_counted(void **state)
 {
     (void)state;
@@ -309,7 +295,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_shape_of_a_line, open_log, close_log),
         cmocka_unit_test_setup_teardown(test_levels, open_log, close_log),
-        cmocka_unit_test_setup_teardown(test_event_without_fields, open_log, close_log),
         cmocka_unit_test_setup_teardown(test_flood_is_cut_and_counted, open_log, close_log),
         cmocka_unit_test_setup_teardown(test_long_lines_are_cut, open_log, close_log),
         cmocka_unit_test_setup_teardown(test_reopen_after_rotation, open_log, close_log),
