@@ -1,6 +1,6 @@
 /*
- * An opened model: its mapped shards, its description and its tokenizer. Whoever keeps weights resident (the engine's front, a
- * worker, a command that looks inside) opens it through here.
+ * An opened model: its mapped shards, its description and its tokenizer. Whoever keeps weights
+ * resident (the engine's front, a worker, a command that looks inside) opens it through here.
  */
 #ifndef EK_EXPERT_MODEL_FILE_H
 #define EK_EXPERT_MODEL_FILE_H
@@ -22,7 +22,8 @@ typedef struct ek_model_file {
  * Map and check a model; weights are read when they are used.
  * @param path        a .gguf file, or the first shard of a split one
  * @param chat_format name that overrides the template; NULL: recognise
- * @return EK_OK; what the file, GGUF, description or tokenizer layer returned; the text starts with the path
+ * @return EK_OK; what the file, GGUF, description or tokenizer layer returned; the text starts with
+ * the path
  */
 EK_MUST ek_status ek_expert_model_open(const char *path, const char *chat_format,
                                        ek_model_file **out_file, ek_err *err);

@@ -1,5 +1,6 @@
 #include "model/desc.h"
 
+#include <stddef.h>
 #include <stdio.h>
 
 #include "model/desc_internal.h"
@@ -242,6 +243,13 @@ ek_status ek_model_load(const ek_gguf *gguf, ek_arena *perm, ek_model **out_mode
     if (status == EK_OK) status = ek_model_tensors_bind(&loader);
     if (status == EK_OK) *out_model = loader.model;
     return status;
+}
+
+size_t ek_model_perm_bytes_max(const ek_gguf *gguf)
+{
+    /* Three allocations, and a byte per tensor while they are checked. */
+    return sizeof(ek_model) + EK_MODEL_LAYERS_MAX * sizeof(ek_model_layer) +
+           (size_t)ek_model_gguf_tensor_count(gguf) + 3 * sizeof(max_align_t);
 }
 
 int64_t ek_model_kv_bytes_per_token(const ek_model_params *params)

@@ -113,6 +113,9 @@ typedef struct ek_model {
 EK_MUST ek_status ek_model_load(const ek_gguf *gguf, ek_arena *perm, ek_model **out_model,
                                 ek_err *err);
 
+/** The most that ek_model_load takes from `perm` for that file. */
+size_t ek_model_perm_bytes_max(const ek_gguf *gguf);
+
 /** Comma-separated names of the architectures of this build, for --help and error texts. */
 const char *ek_model_arch_list(void);
 

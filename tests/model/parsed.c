@@ -9,9 +9,6 @@
 
 #include "support/fixtures.h"
 
-/* A description takes memory per layer, of which a file may claim many, and briefly per tensor. */
-#define DESC_BYTES (EK_MODEL_LAYERS_MAX * sizeof(ek_model_layer) + sizeof(ek_model) + 64)
-
 static parsed parse(ek_span file)
 {
     parsed p = {.file = file};
@@ -24,7 +21,7 @@ static parsed parse(ek_span file)
 static void load(parsed *p)
 {
     if (p->status != EK_OK) return;
-    ek_arena perm = ek_fixture_arena(DESC_BYTES + (size_t)ek_model_gguf_tensor_count(p->gguf));
+    ek_arena perm = ek_fixture_arena(ek_model_perm_bytes_max(p->gguf));
     p->desc_mem = perm.beg;
     p->status = ek_model_load(p->gguf, &perm, &p->model, &p->err);
 }
