@@ -100,7 +100,7 @@ static ek_status ask(chat *c, ek_str text, ek_cli_answer *out_answer, ek_err *er
     if (status == EK_EFORMAT) return ek_err_set(err, status, "the message is not valid UTF-8");
     if (status < 0) return ek_err_set(err, status, "no memory for the message");
 
-    ek_cli_answer answer;
+    ek_cli_answer answer = {0};
     status = ek_cli_answer_stream(c->http, &c->question, stop_answer, c, &answer, err);
     if (status >= 0) {
         count(c, &answer);
@@ -233,7 +233,7 @@ static int talk(chat *c)
 static int ask_once(chat *c, ek_str prompt)
 {
     ek_err err = {0};
-    ek_cli_answer answer;
+    ek_cli_answer answer = {0};
     if (ask(c, prompt, &answer, &err) < 0)
         return ek_cli_fail_err(&err,
                                err.status == EK_EPEER ? "is evenkeel serve running there?" : NULL);
