@@ -139,6 +139,7 @@ static ek_status open_model(ek_engine *engine, const char *path, const char *cha
         .n_vocab = model->n_vocab,
         .n_layers = model->n_layers,
         .n_experts = model->n_experts,
+        .texts_begin_with_space = ek_model_tokenizer_strips_first_space(engine->file->tokenizer),
     };
     return EK_OK;
 }

@@ -83,7 +83,8 @@ static ek_forward_layer take_layer(carve *c, const ek_model_layer *layer)
 static void take_thread(carve *c, const ek_forward *f, ek_forward_thread *thread)
 {
     size_t n_q = (size_t)EK_ATTEND_TOKENS * (size_t)f->group_heads;
-    int32_t block_tokens = ek_engine_kv_params(f->params.kv)->block_tokens;
+    /* Before there is a cache: the smallest blocks, of which a context takes the most. */
+    int32_t block_tokens = f->params.kv ? ek_engine_kv_params(f->params.kv)->block_tokens : 16;
     size_t n_blocks = (size_t)(f->params.context_tokens / block_tokens + 1);
     ek_forward_thread own = {
         .q = TAKE(c, const float *, n_q),

@@ -82,7 +82,8 @@ static void init_output(ek_request *request, ek_arena *arena, const ek_request_s
     request->n_stop_ids = params->n_stop_ids;
     request->ignore_eos = params->ignore_eos;
     const ek_str *stops = copy_stops(arena, params);
-    request->text = ek_engine_text_init(arena, stops, params->n_stops, params->fresh_text);
+    bool drops_space = params->fresh_text && shape->texts_begin_with_space;
+    request->text = ek_engine_text_init(arena, stops, params->n_stops, drops_space);
     request->sampler =
         ek_engine_sampler_init(arena, shape->n_vocab, total_tokens(params), &request->sampling);
     ek_engine_sampler_prompt(request->sampler, request->tokens, request->n_prompt);

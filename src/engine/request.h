@@ -77,6 +77,7 @@ typedef struct ek_request_shape {
     int32_t n_layers;
     int32_t n_experts;
     int32_t kv_block_tokens;
+    bool texts_begin_with_space; /* as the tokenizer spells them: fresh texts drop it */
 } ek_request_shape;
 
 /**

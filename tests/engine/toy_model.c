@@ -151,6 +151,12 @@ size_t ek_model_tokenizer_piece(const ek_tokenizer *tokenizer, int32_t id, bool 
     return n;
 }
 
+bool ek_model_tokenizer_strips_first_space(const ek_tokenizer *tokenizer)
+{
+    (void)tokenizer;
+    return false;
+}
+
 bool ek_model_tokenizer_is_end(const ek_tokenizer *tokenizer, int32_t id)
 {
     (void)tokenizer;
