@@ -204,9 +204,12 @@ static ek_status encode_stretch(encoder *e, ek_str text, size_t beg, size_t end,
         }
         while (mark < marks_end && mark->end <= at)
             mark++;
-        size_t control_end = mark < marks_end && mark->beg <= at ? mark->end : at;
+        bool marked = mark < marks_end && mark->beg <= at;
+        /* Nothing that a message ends with may swallow the beginning of what the format says next. */
+        size_t user_end = marked || mark == marks_end || mark->beg > end ? end : mark->beg;
         size_t len = 0;
-        int32_t id = ek_model_specials_match(specials, text, at, end, control_end, &len);
+        int32_t id =
+            ek_model_specials_match(specials, text, at, user_end, marked ? mark->end : at, &len);
         if (id < 0) {
             at++;
             continue;

@@ -35,7 +35,8 @@ typedef struct ek_token_mark {
 } ek_token_mark;
 
 /**
- * Encode a text. A control token is recognised only where it lies within one mark.
+ * Encode a text. A control token is recognised only where it lies within one mark, a user-defined
+ * one anywhere, except that it does not reach from outside into a mark.
  * @param marks  (n_marks) ascending, not overlapping
  * @return EK_OK; EK_ERANGE more than max_ids, or a text over EK_TOKENIZER_TEXT_MAX; EK_ENOMEM
  */
