@@ -1,0 +1,420 @@
+/*
+ * Request parsing without a server: every field's type and range, in one table of bodies and the answers they
+ * get; cases V1, V2, V6, V7, V14 and V17 of what clients of this ecosystem have stumbled over.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "gateway/gen_request.h"
+#include "gateway/request_json.h"
+
+#define MESSAGES           "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define CHAT(fields)       "{" MESSAGES "," fields "}"
+#define COMPLETION(fields) "{\"prompt\":\"hi\"," fields "}"
+
+static const ek_gen_limits lenient = {.json_depth_max = 32, .messages_max = 8, .choices_max = 4};
+static const ek_gen_limits strict = {
+    .strict = true, .json_depth_max = 32, .messages_max = 8, .choices_max = 4};
+
+/* From a heap block of exactly the body's size, so that a sanitizer sees a read past it. */
+static bool parse(bool chat, const char *body, size_t n, const ek_gen_limits *limits,
+                  ek_gen_request *request, ek_fault *fault)
+{
+    char *block = malloc(n ? n : 1);
+    memcpy(block, body, n);
+    ek_str text = {block, n};
+    bool ok = chat ? ek_gateway_chat_parse(text, limits, request, fault)
+                   : ek_gateway_completion_parse(text, limits, request, fault);
+    free(block);
+    return ok;
+}
+
+typedef struct bad_case {
+    const char *body;
+    ek_fault_kind kind;
+    const char *param; /* "": none */
+} bad_case;
+
+static void assert_bad(bool chat, const char *body, size_t n, const ek_gen_limits *limits,
+                       ek_fault_kind kind, const char *param)
+{
+    ek_gen_request request;
+    ek_fault fault = {0};
+    bool ok = parse(chat, body, n, limits, &request, &fault);
+    if (ok || fault.kind != kind || strcmp(fault.param, param) != 0)
+        print_message("%.200s: %s, param \"%s\" (%s)\n", body,
+                      ok ? "taken" : ek_gateway_fault_code(fault.kind), fault.param, fault.message);
+    assert_false(ok);
+    assert_int_equal(fault.kind, kind);
+    assert_string_equal(fault.param, param);
+    assert_true(strlen(fault.message) > 0);
+}
+
+static void assert_all_bad(bool chat, const bad_case *cases, size_t n_cases)
+{
+    for (size_t i = 0; i < n_cases; i++)
+        assert_bad(chat, cases[i].body, strlen(cases[i].body), &lenient, cases[i].kind,
+                   cases[i].param);
+}
+
+static ek_gen_request assert_good(bool chat, const char *body, const ek_gen_limits *limits)
+{
+    ek_gen_request request;
+    ek_fault fault = {0};
+    bool ok = parse(chat, body, strlen(body), limits, &request, &fault);
+    if (!ok) print_message("%s: %s\n", body, fault.message);
+    assert_true(ok);
+    return request;
+}
+
+/* V1, V14 (lone surrogates, NUL), V17 (a key twice). */
+static void v1_v14_v17_refuses_what_is_not_json(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        "",
+        " ",
+        "{\"model\":",
+        "[]",
+        "\"x\"",
+        "1",
+        "null",
+        "\xef\xbb\xbf{}",
+        "{\"a\":1}x",
+        "{\"a\":1}{}",
+        "{\"temperature\":NaN}",
+        "{\"temperature\":Infinity}",
+        "{\"temperature\":1e999}",
+        "{\"seed\":123456789012345678901234567890}",
+        "{'a':1}",
+        "{\"a\":01}",
+        "{\"a\":\"\x01\"}",
+        "{\"a\":\"\xff\"}",
+        "{\"a\":\"\xed\xa0\x80\"}",
+        "{\"a\":\"\\ud83d\"}",
+        "{\"a\":\"\\udc00\"}",
+        "{\"a\":\"\\u0000\"}",
+        "{\"a\\u0000b\":1}",
+        "{\"model\":\"a\",\"model\":\"b\"}",
+        "{\"messages\":[{\"role\":\"user\",\"role\":\"system\",\"content\":\"\"}]}",
+        "{\"a\":1,}",
+        "//x\n{}",
+    };
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
+        assert_bad(true, bodies[i], strlen(bodies[i]), &lenient, EK_FAULT_INVALID_JSON, "");
+        assert_bad(false, bodies[i], strlen(bodies[i]), &strict, EK_FAULT_INVALID_JSON, "");
+    }
+    assert_bad(true, "{\"a\":\"x\0y\"}", 11, &lenient, EK_FAULT_INVALID_JSON, "");
+}
+
+/* Depth is measured before anything recurses; brackets inside of strings do not count. */
+static void limits_depth(void **state)
+{
+    (void)state;
+    enum { DEEP = 1000000 };
+    char *body = malloc(2 * DEEP);
+    memset(body, '[', DEEP);
+    memset(body + DEEP, ']', DEEP);
+    assert_bad(true, body, 2 * DEEP, &lenient, EK_FAULT_INVALID_JSON, "");
+    memset(body, '{', DEEP);
+    assert_bad(true, body, DEEP, &lenient, EK_FAULT_INVALID_JSON, "");
+    free(body);
+    ek_gen_request request = assert_good(
+        true, CHAT("\"user\":\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[{{{{\\\"[[[\""), &lenient);
+    ek_gateway_gen_fini(&request);
+}
+
+/* V2 and V11: wrong types and values are the client's fault and name their place. */
+static void v2_v11_names_the_field(void **state)
+{
+    (void)state;
+    static const bad_case cases[] = {
+        {"{}", EK_FAULT_MISSING_PARAMETER, "messages"},
+        {"{\"messages\":null}", EK_FAULT_MISSING_PARAMETER, "messages"},
+        {"{\"messages\":\"hi\"}", EK_FAULT_INVALID_TYPE, "messages"},
+        {"{\"messages\":[]}", EK_FAULT_INVALID_VALUE, "messages"},
+        {"{\"messages\":[1]}", EK_FAULT_INVALID_TYPE, "messages[0]"},
+        {"{\"messages\":[{}]}", EK_FAULT_MISSING_PARAMETER, "messages[0].role"},
+        {"{\"messages\":[{\"role\":1}]}", EK_FAULT_INVALID_TYPE, "messages[0].role"},
+        {"{\"messages\":[{\"role\":\"user\"}]}", EK_FAULT_MISSING_PARAMETER, "messages[0].content"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":null}]}", EK_FAULT_MISSING_PARAMETER,
+         "messages[0].content"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":1}]}", EK_FAULT_INVALID_TYPE,
+         "messages[0].content"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":[1]}]"
+         "}",
+         EK_FAULT_INVALID_TYPE, "messages[1].content[0]"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
+         EK_FAULT_MISSING_PARAMETER, "messages[0].content[0].text"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":\"a\"}]}]}",
+         EK_FAULT_MISSING_PARAMETER, "messages[0].content[0].type"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":1}]}]}",
+         EK_FAULT_INVALID_TYPE, "messages[0].content[0].text"},
+        {CHAT("\"model\":1"), EK_FAULT_INVALID_TYPE, "model"},
+        {CHAT("\"temperature\":\"hot\""), EK_FAULT_INVALID_TYPE, "temperature"},
+        {CHAT("\"temperature\":-0.1"), EK_FAULT_INVALID_VALUE, "temperature"},
+        {CHAT("\"temperature\":2.1"), EK_FAULT_INVALID_VALUE, "temperature"},
+        {CHAT("\"top_p\":0"), EK_FAULT_INVALID_VALUE, "top_p"},
+        {CHAT("\"top_p\":1.1"), EK_FAULT_INVALID_VALUE, "top_p"},
+        {CHAT("\"min_p\":1"), EK_FAULT_INVALID_VALUE, "min_p"},
+        {CHAT("\"top_k\":1.5"), EK_FAULT_INVALID_TYPE, "top_k"},
+        {CHAT("\"top_k\":-2"), EK_FAULT_INVALID_VALUE, "top_k"},
+        {CHAT("\"repetition_penalty\":0"), EK_FAULT_INVALID_VALUE, "repetition_penalty"},
+        {CHAT("\"frequency_penalty\":3"), EK_FAULT_INVALID_VALUE, "frequency_penalty"},
+        {CHAT("\"presence_penalty\":[]"), EK_FAULT_INVALID_TYPE, "presence_penalty"},
+        {CHAT("\"max_tokens\":0"), EK_FAULT_INVALID_VALUE, "max_tokens"},
+        {CHAT("\"max_tokens\":-1"), EK_FAULT_INVALID_VALUE, "max_tokens"},
+        {CHAT("\"max_tokens\":1.0"), EK_FAULT_INVALID_TYPE, "max_tokens"},
+        {CHAT("\"max_tokens\":9223372036854775807"), EK_FAULT_INVALID_VALUE, "max_tokens"},
+        {CHAT("\"max_completion_tokens\":0"), EK_FAULT_INVALID_VALUE, "max_completion_tokens"},
+        {CHAT("\"n\":0"), EK_FAULT_INVALID_VALUE, "n"},
+        {CHAT("\"n\":5"), EK_FAULT_UNSUPPORTED_VALUE, "n"},
+        {CHAT("\"stream\":\"yes\""), EK_FAULT_INVALID_TYPE, "stream"},
+        {CHAT("\"stream\":1"), EK_FAULT_INVALID_TYPE, "stream"},
+        {CHAT("\"stream_options\":{\"include_usage\":true}"), EK_FAULT_INVALID_VALUE,
+         "stream_options"},
+        {CHAT("\"stream\":true,\"stream_options\":[]"), EK_FAULT_INVALID_TYPE, "stream_options"},
+        {CHAT("\"stream\":true,\"stream_options\":{\"include_usage\":1}"), EK_FAULT_INVALID_TYPE,
+         "stream_options.include_usage"},
+        {CHAT("\"seed\":\"x\""), EK_FAULT_INVALID_TYPE, "seed"},
+        {CHAT("\"seed\":1.5"), EK_FAULT_INVALID_TYPE, "seed"},
+        {CHAT("\"stop\":1"), EK_FAULT_INVALID_TYPE, "stop"},
+        {CHAT("\"stop\":\"\""), EK_FAULT_INVALID_VALUE, "stop"},
+        {CHAT("\"stop\":[\"a\",2]"), EK_FAULT_INVALID_TYPE, "stop[1]"},
+        {CHAT("\"stop\":[\"\"]"), EK_FAULT_INVALID_VALUE, "stop[0]"},
+        {CHAT("\"stop\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]"), EK_FAULT_INVALID_VALUE,
+         "stop"},
+        {CHAT("\"stop_token_ids\":[-1]"), EK_FAULT_INVALID_VALUE, "stop_token_ids"},
+        {CHAT("\"stop_token_ids\":[4294967296]"), EK_FAULT_INVALID_VALUE, "stop_token_ids"},
+        {CHAT("\"stop_token_ids\":[\"a\"]"), EK_FAULT_INVALID_TYPE, "stop_token_ids"},
+        {CHAT("\"logit_bias\":[]"), EK_FAULT_INVALID_TYPE, "logit_bias"},
+        {CHAT("\"logit_bias\":{\"x\":1}"), EK_FAULT_INVALID_VALUE, "logit_bias"},
+        {CHAT("\"logit_bias\":{\"-1\":1}"), EK_FAULT_INVALID_VALUE, "logit_bias"},
+        {CHAT("\"logit_bias\":{\"99999999999999999999999\":1}"), EK_FAULT_INVALID_VALUE,
+         "logit_bias"},
+        {CHAT("\"logit_bias\":{\"1\":\"a\"}"), EK_FAULT_INVALID_TYPE, "logit_bias"},
+        {CHAT("\"logit_bias\":{\"1\":101}"), EK_FAULT_INVALID_VALUE, "logit_bias"},
+        {CHAT("\"logprobs\":3"), EK_FAULT_INVALID_TYPE, "logprobs"},
+        {CHAT("\"top_logprobs\":3"), EK_FAULT_INVALID_VALUE, "top_logprobs"},
+        {CHAT("\"logprobs\":true,\"top_logprobs\":21"), EK_FAULT_INVALID_VALUE, "top_logprobs"},
+        {CHAT("\"response_format\":\"text\""), EK_FAULT_INVALID_TYPE, "response_format"},
+        {CHAT("\"modalities\":\"text\""), EK_FAULT_INVALID_TYPE, "modalities"},
+    };
+    assert_all_bad(true, cases, sizeof cases / sizeof cases[0]);
+}
+
+/* V7: what we know and cannot do is said, not ignored. */
+static void v7_refuses_what_it_cannot_do(void **state)
+{
+    (void)state;
+    static const bad_case cases[] = {
+        {CHAT("\"tools\":[{\"type\":\"function\"}]"), EK_FAULT_UNSUPPORTED_VALUE, "tools"},
+        {CHAT("\"tool_choice\":\"required\""), EK_FAULT_UNSUPPORTED_VALUE, "tool_choice"},
+        {CHAT("\"functions\":[{}]"), EK_FAULT_UNSUPPORTED_VALUE, "functions"},
+        {CHAT("\"response_format\":{\"type\":\"json_object\"}"), EK_FAULT_UNSUPPORTED_VALUE,
+         "response_format.type"},
+        {CHAT("\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}"),
+         EK_FAULT_UNSUPPORTED_VALUE, "response_format.type"},
+        {CHAT("\"modalities\":[\"text\",\"audio\"]"), EK_FAULT_UNSUPPORTED_VALUE, "modalities"},
+        {CHAT("\"audio\":{\"voice\":\"a\"}"), EK_FAULT_UNSUPPORTED_VALUE, "audio"},
+        {CHAT("\"web_search_options\":{}"), EK_FAULT_UNSUPPORTED_VALUE, "web_search_options"},
+        {CHAT("\"reasoning_effort\":\"high\""), EK_FAULT_UNSUPPORTED_VALUE, "reasoning_effort"},
+        {CHAT("\"verbosity\":\"low\""), EK_FAULT_UNSUPPORTED_VALUE, "verbosity"},
+        {CHAT("\"min_tokens\":3"), EK_FAULT_UNSUPPORTED_VALUE, "min_tokens"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]"
+         "}]}",
+         EK_FAULT_UNSUPPORTED_VALUE, "messages[0].content[0].type"},
+        {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]}",
+         EK_FAULT_UNSUPPORTED_VALUE, "messages[0].tool_calls"},
+    };
+    assert_all_bad(true, cases, sizeof cases / sizeof cases[0]);
+    static const bad_case completions[] = {
+        {"{}", EK_FAULT_MISSING_PARAMETER, "prompt"},
+        {"{\"prompt\":1}", EK_FAULT_INVALID_TYPE, "prompt"},
+        {"{\"prompt\":[]}", EK_FAULT_INVALID_VALUE, "prompt"},
+        {"{\"prompt\":[\"a\",1]}", EK_FAULT_INVALID_TYPE, "prompt[1]"},
+        {"{\"prompt\":[[]]}", EK_FAULT_INVALID_VALUE, "prompt[0]"},
+        {"{\"prompt\":[1,\"a\"]}", EK_FAULT_INVALID_TYPE, "prompt"},
+        {"{\"prompt\":[1,-2]}", EK_FAULT_INVALID_VALUE, "prompt"},
+        {"{\"prompt\":[[1],[1.5]]}", EK_FAULT_INVALID_TYPE, "prompt[1]"},
+        {"{\"prompt\":[\"1\",\"2\",\"3\",\"4\",\"5\"]}", EK_FAULT_UNSUPPORTED_VALUE, "prompt"},
+        {"{\"prompt\":[\"1\",\"2\",\"3\"],\"n\":2}", EK_FAULT_UNSUPPORTED_VALUE, "n"},
+        {COMPLETION("\"suffix\":\"x\""), EK_FAULT_UNSUPPORTED_VALUE, "suffix"},
+        {COMPLETION("\"best_of\":3"), EK_FAULT_UNSUPPORTED_VALUE, "best_of"},
+        {COMPLETION("\"logprobs\":true"), EK_FAULT_INVALID_TYPE, "logprobs"},
+        {COMPLETION("\"logprobs\":21"), EK_FAULT_INVALID_VALUE, "logprobs"},
+        {COMPLETION("\"echo\":true,\"logprobs\":1"), EK_FAULT_UNSUPPORTED_VALUE, "echo"},
+        {COMPLETION("\"echo\":1"), EK_FAULT_INVALID_TYPE, "echo"},
+    };
+    assert_all_bad(false, completions, sizeof completions / sizeof completions[0]);
+}
+
+/* What asks for nothing, or nothing of us, is taken. */
+static void takes_what_is_harmless(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        CHAT("\"tools\":[],\"tool_choice\":\"none\",\"functions\":[],\"parallel_tool_calls\":true"),
+        CHAT("\"tool_choice\":\"auto\",\"response_format\":{\"type\":\"text\"},\"modalities\":["
+             "\"text\"]"),
+        CHAT("\"user\":\"u\",\"metadata\":{\"a\":\"b\"},\"store\":false,\"service_tier\":\"auto\""),
+        CHAT("\"reasoning_effort\":\"none\",\"verbosity\":\"medium\",\"audio\":null,\"n\":null"),
+        CHAT("\"temperature\":null,\"stop\":null,\"tools\":null,\"seed\":null,\"max_tokens\":null"),
+        CHAT("\"safety_identifier\":\"x\",\"prompt_cache_key\":\"y\",\"prediction\":{}"),
+        "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[]},"
+        "{\"role\":\"user\",\"content\":\"a\",\"name\":\"n\"}]}",
+    };
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
+        ek_gen_request request = assert_good(true, bodies[i], &strict);
+        assert_int_equal(request.n_ignored, 0);
+        assert_int_equal(request.n, 1);
+        ek_gateway_gen_fini(&request);
+    }
+}
+
+/* V6: unknown names are counted, or refused where the configuration says so. */
+static void v6_counts_or_refuses_unknown_fields(void **state)
+{
+    (void)state;
+    const char *body = "{\"foo\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"bar\":2}],"
+                       "\"stream\":true,\"stream_options\":{\"baz\":3}}";
+    ek_gen_request request = assert_good(true, body, &lenient);
+    assert_int_equal(request.n_ignored, 3);
+    ek_gateway_gen_fini(&request);
+    assert_bad(true, body, strlen(body), &strict, EK_FAULT_UNKNOWN_PARAMETER, "foo");
+    const char *inner = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"bar\":2}]}";
+    assert_bad(true, inner, strlen(inner), &strict, EK_FAULT_UNKNOWN_PARAMETER, "messages[0].bar");
+    const char *options = CHAT("\"stream\":true,\"stream_options\":{\"baz\":3}");
+    assert_bad(true, options, strlen(options), &strict, EK_FAULT_UNKNOWN_PARAMETER,
+               "stream_options.baz");
+    /* A name that is itself an attack on the reply stays bounded. */
+    char *huge = malloc(100100);
+    int n = sprintf(huge, "{\"");
+    memset(huge + n, 'k', 100000);
+    strcpy(huge + n + 100000, "\":1}");
+    ek_fault fault;
+    assert_false(parse(true, huge, strlen(huge), &strict, &request, &fault));
+    assert_int_equal(fault.kind, EK_FAULT_UNKNOWN_PARAMETER);
+    free(huge);
+}
+
+static void reads_every_field(void **state)
+{
+    (void)state;
+    ek_gen_request r = assert_good(
+        true,
+        CHAT("\"model\":\"m\",\"n\":3,\"stream\":true,\"stream_options\":{\"include_usage\":true},"
+             "\"max_tokens\":5,\"max_completion_tokens\":7,\"temperature\":0.5,\"top_k\":-1,"
+             "\"top_p\":0.25,\"min_p\":0.125,\"repetition_penalty\":1.5,\"frequency_penalty\":-2,"
+             "\"presence_penalty\":2,\"seed\":-1,\"logprobs\":true,\"top_logprobs\":20,"
+             "\"logit_bias\":{\"7\":-100,\"8\":2.5},\"stop\":[\"a\",\"\\u4e2d\"],"
+             "\"stop_token_ids\":[3,4],\"ignore_eos\":true,\"timings\":true"),
+        &strict);
+    assert_true(ek_str_eqz(r.model, "m"));
+    assert_int_equal(r.n, 3);
+    assert_true(r.stream && r.include_usage && r.logprobs && r.ignore_eos && r.timings);
+    assert_int_equal(r.max_tokens, 7);
+    assert_true(r.temperature == 0.5 && r.top_p == 0.25 && r.min_p == 0.125);
+    assert_true(r.repetition_penalty == 1.5 && r.frequency_penalty == -2 &&
+                r.presence_penalty == 2);
+    assert_int_equal(r.top_k, 0);
+    assert_true(r.has_seed && r.seed == UINT64_MAX);
+    assert_int_equal(r.top_logprobs, 20);
+    assert_int_equal(r.n_bias, 2);
+    assert_int_equal(r.bias[0].id, 7);
+    assert_true(r.bias[0].bias == -100.0f && r.bias[1].bias == 2.5f);
+    assert_int_equal(r.n_stops, 2);
+    assert_true(ek_str_eqz(r.stops[1], "\xe4\xb8\xad"));
+    assert_int_equal(r.n_stop_ids, 2);
+    assert_int_equal(r.stop_ids[1], 4);
+    ek_gateway_gen_fini(&r);
+}
+
+static void joins_content_parts(void **state)
+{
+    (void)state;
+    ek_gen_request r = assert_good(
+        true,
+        "{\"messages\":[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+        "{\"type\":\"text\",\"text\":\"\"},{\"type\":\"text\",\"text\":\"b\\u4e2d\"}]},"
+        "{\"role\":\"user\",\"content\":[]},{\"role\":\"assistant\",\"content\":null}]}",
+        &strict);
+    assert_int_equal(r.n_messages, 3);
+    assert_true(ek_str_eqz(r.messages[0].content, "ab\xe4\xb8\xad"));
+    assert_int_equal(r.messages[1].content.len, 0);
+    assert_int_equal(r.messages[2].content.len, 0);
+    ek_gateway_gen_fini(&r);
+    assert_bad(true,
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"1\"},{\"role\":\"user\","
+               "\"content\":\"2\"},"
+               "{\"role\":\"user\",\"content\":\"3\"},{\"role\":\"user\",\"content\":\"4\"},"
+               "{\"role\":\"user\",\"content\":\"5\"},{\"role\":\"user\",\"content\":\"6\"},"
+               "{\"role\":\"user\",\"content\":\"7\"},{\"role\":\"user\",\"content\":\"8\"},"
+               "{\"role\":\"user\",\"content\":\"9\"}]}",
+               strlen("{\"messages\":[") + 9 * strlen("{\"role\":\"user\",\"content\":\"1\"}") + 8 +
+                   2,
+               &lenient, EK_FAULT_INVALID_VALUE, "messages");
+}
+
+static void reads_every_kind_of_prompt(void **state)
+{
+    (void)state;
+    ek_gen_request r = assert_good(false, "{\"prompt\":\"\"}", &strict);
+    assert_int_equal(r.n_prompts, 1);
+    assert_null(r.prompts[0].ids);
+    ek_gateway_gen_fini(&r);
+    r = assert_good(false, "{\"prompt\":[5,6,7],\"echo\":true}", &strict);
+    assert_int_equal(r.n_prompts, 1);
+    assert_int_equal(r.prompts[0].n_ids, 3);
+    assert_int_equal(r.prompts[0].ids[2], 7);
+    assert_true(r.echo);
+    ek_gateway_gen_fini(&r);
+    r = assert_good(false, "{\"prompt\":[\"a\",[1],\"b\"],\"suffix\":\"\",\"best_of\":1}", &strict);
+    assert_int_equal(r.n_prompts, 3);
+    assert_true(ek_str_eqz(r.prompts[0].text, "a"));
+    assert_int_equal(r.prompts[1].ids[0], 1);
+    assert_true(ek_str_eqz(r.prompts[2].text, "b"));
+    ek_gateway_gen_fini(&r);
+    r = assert_good(false, COMPLETION("\"logprobs\":0,\"n\":2,\"best_of\":2"), &strict);
+    assert_true(r.logprobs);
+    assert_int_equal(r.top_logprobs, 0);
+    ek_gateway_gen_fini(&r);
+}
+
+/* V4: whatever the body was, the message is short and holds nothing of it. */
+static void v4_never_echoes_the_body(void **state)
+{
+    (void)state;
+    enum { BYTES = 1 << 20 };
+    char *body = malloc(BYTES);
+    memset(body, 'Z', BYTES);
+    body[0] = '{';
+    ek_gen_request request;
+    ek_fault fault;
+    assert_false(parse(true, body, BYTES, &lenient, &request, &fault));
+    assert_null(strstr(fault.message, "ZZ"));
+    assert_true(strlen(fault.message) < 200);
+    free(body);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(v1_v14_v17_refuses_what_is_not_json),
+        cmocka_unit_test(limits_depth),
+        cmocka_unit_test(v2_v11_names_the_field),
+        cmocka_unit_test(v7_refuses_what_it_cannot_do),
+        cmocka_unit_test(takes_what_is_harmless),
+        cmocka_unit_test(v6_counts_or_refuses_unknown_fields),
+        cmocka_unit_test(reads_every_field),
+        cmocka_unit_test(joins_content_parts),
+        cmocka_unit_test(reads_every_kind_of_prompt),
+        cmocka_unit_test(v4_never_echoes_the_body),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
