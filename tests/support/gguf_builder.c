@@ -22,7 +22,7 @@ static uint8_t *grow(bytes *out, size_t n)
     if (!out->data || out->len + n > out->capacity) {
         size_t capacity = 2 * (out->len + n) + 64;
         uint8_t *grown = realloc(out->data, capacity);
-        if (!grown) fail_msg("no memory for a file of %zu bytes", capacity);
+        if (!grown) abort();
         out->data = grown;
         out->capacity = capacity;
     }
@@ -221,7 +221,7 @@ ek_span ek_builder_finish(const ek_builder *b)
     put(&out, data.data, data.len);
     free(data.data);
     uint8_t *exact = realloc(out.data, out.len);
-    if (!exact) fail_msg("no memory for a file of %zu bytes", out.len);
+    if (!exact) abort();
     return (ek_span){exact, out.len};
 }
 
