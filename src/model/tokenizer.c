@@ -205,7 +205,7 @@ static ek_status encode_stretch(encoder *e, ek_str text, size_t beg, size_t end,
         while (mark < marks_end && mark->end <= at)
             mark++;
         bool marked = mark < marks_end && mark->beg <= at;
-        /* Nothing that a message ends with may swallow the beginning of what the format says next. */
+        /* What a message ends with may not swallow the beginning of what the format says next. */
         size_t user_end = marked || mark == marks_end || mark->beg > end ? end : mark->beg;
         size_t len = 0;
         int32_t id =

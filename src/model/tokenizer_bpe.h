@@ -52,7 +52,11 @@ void ek_model_bpe_fini(ek_bpe *bpe);
 EK_MUST ek_status ek_model_bpe_encode(const ek_bpe *bpe, ek_pretokenize_cursor *cursor, ek_str text,
                                       ek_arena scratch, ek_ids *ids);
 
-/** Append the ids of one piece. @param io_steps  NULL, or gains the elementary steps of merging */
+/**
+ * Append the ids of one piece.
+ * @param io_steps  NULL, or gains the elementary steps of merging
+ * @return EK_OK; EK_ERANGE ids are full; EK_ENOMEM
+ */
 EK_MUST ek_status ek_model_bpe_merge(const ek_bpe *bpe, ek_str piece, ek_arena scratch, ek_ids *ids,
                                      int64_t *io_steps);
 

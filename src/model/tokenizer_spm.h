@@ -48,7 +48,8 @@ EK_MUST ek_status ek_model_spm_encode(const ek_spm *spm, ek_str text, bool with_
 
 /**
  * Append the ids of one word, or any text, by joining.
- * @param io_steps  NULL, or gains the steps
+ * @param io_steps  NULL, or gains the elementary steps of joining
+ * @return EK_OK; EK_ERANGE ids are full; EK_ENOMEM
  */
 EK_MUST ek_status ek_model_spm_merge(const ek_spm *spm, ek_str word, ek_arena scratch, ek_ids *ids,
                                      int64_t *io_steps);

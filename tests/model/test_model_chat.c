@@ -242,10 +242,12 @@ static void test_list_names_every_format(void **state)
 {
     (void)state;
     char names[512] = "";
+    size_t len = 0;
     int32_t n;
     const ek_chat_format *formats = ek_model_chat_formats(&n);
     for (int32_t i = 0; i < n; i++) {
-        strcat(strcat(names, i ? ", " : ""), formats[i].name);
+        len += (size_t)snprintf(names + len, sizeof names - len, "%s%s", i ? ", " : "",
+                                formats[i].name);
         assert_ptr_equal(format_of(formats[i].name), &formats[i]);
         assert_string_equal(ek_model_chat_name(&formats[i]), formats[i].name);
     }

@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,7 +127,7 @@ static void test_white_space_is_unicodes(void **state)
         char one[5] = "";
         char two[9] = "";
         ek_model_utf8_encode(space ? spaces[i] : others[i - EK_COUNT_OF(spaces)], one);
-        strcat(strcat(two, one), one);
+        snprintf(two, sizeof two, "%s%s", one, one);
         if (space)
             CUT("gpt-2", one, one, "x"); /* a run of spaces less the one before a word */
         else

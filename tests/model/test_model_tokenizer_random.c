@@ -4,6 +4,7 @@
  * over a small alphabet (so that joins are frequent, tied and nested) against a slow reference that
  * works on strings; random bytes and random Unicode there and back.
  */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -313,6 +314,72 @@ static void test_round_trip_shared_vocabularies(void **state)
     }
 }
 
+/* ---- many threads, one tokenizer ---- */
+
+typedef struct shared_use {
+    const tokenized *t;
+    const id_list *wanted; /* (n_texts) */
+    const ek_str *texts;
+    int n_wrong;
+} shared_use;
+
+#define TEXT(literal)                \
+    {                                \
+        literal, sizeof(literal) - 1 \
+    }
+
+enum { N_SHARED_TEXTS = 3, N_THREADS = 4 };
+
+/* Counts instead of asserting: cmocka may only fail on the thread that runs the test. */
+static void *encode_over_and_over(void *arg)
+{
+    shared_use *use = arg;
+    char mem[65536];
+    int32_t ids[1024];
+    for (int round = 0; round < 200; round++) {
+        int i = round % N_SHARED_TEXTS;
+        int64_t n = 0;
+        ek_status status = ek_model_tokenizer_encode(use->t->tokenizer, use->texts[i], true,
+                                                     ek_arena_over(mem, sizeof mem), ids, 1024, &n);
+        if (status != EK_OK || n != use->wanted[i].n ||
+            memcmp(ids, use->wanted[i].data, (size_t)n * sizeof ids[0]) != 0)
+            use->n_wrong++;
+    }
+    return NULL;
+}
+
+static void test_threads_share_one_tokenizer(void **state)
+{
+    (void)state;
+    static const ek_str texts[N_SHARED_TEXTS] = {
+        TEXT("aeiou aeae ieie, 123 \n\n  你好"),
+        TEXT("\xff\xfe aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
+        TEXT("if(x){\r\n\tfoo();\r\n}\r\n")};
+    ek_rng rng;
+    ek_rng_init(&rng, 5);
+    static pieces p;
+    random_pieces(&rng, "aei", false, &p);
+    vocab_file f = {0};
+    build_bpe(&f, "deepseek-v3", p.extra, p.n, p.merges, p.n);
+    tokenized t = tokenized_build(&f);
+    id_list wanted[N_SHARED_TEXTS];
+    for (int i = 0; i < N_SHARED_TEXTS; i++)
+        wanted[i] = encode(&t, texts[i], true);
+    pthread_t thread[N_THREADS];
+    shared_use use[N_THREADS];
+    for (int i = 0; i < N_THREADS; i++) {
+        use[i] = (shared_use){&t, wanted, texts, 0};
+        assert_int_equal(pthread_create(&thread[i], NULL, encode_over_and_over, &use[i]), 0);
+    }
+    for (int i = 0; i < N_THREADS; i++) {
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+        assert_int_equal(use[i].n_wrong, 0);
+    }
+    for (int i = 0; i < N_SHARED_TEXTS; i++)
+        free(wanted[i].data);
+    tokenized_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -320,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_spm_is_its_definition),
         cmocka_unit_test(test_round_trip_small_vocabularies),
         cmocka_unit_test(test_round_trip_shared_vocabularies),
+        cmocka_unit_test(test_threads_share_one_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
