@@ -30,19 +30,21 @@ static ek_status version_read(ek_gguf_reader *reader)
 {
     const uint8_t *magic = NULL;
     uint32_t version = 0;
-    ek_status status = ek_gguf_take(reader, sizeof MAGIC - 1, "magic number", &magic);
+    ek_status status = ek_model_gguf_take(reader, sizeof MAGIC - 1, "magic number", &magic);
     if (status != EK_OK) return status;
     if (memcmp(magic, MAGIC, sizeof MAGIC - 1) != 0)
-        return ek_gguf_fail(reader, EK_EFORMAT, "not a GGUF file (it begins %02x %02x %02x %02x)",
-                            magic[0], magic[1], magic[2], magic[3]);
-    status = ek_gguf_take_u32(reader, "version", &version);
+        return ek_model_gguf_fail(reader, EK_EFORMAT,
+                                  "not a GGUF file (it begins %02x %02x %02x %02x)", magic[0],
+                                  magic[1], magic[2], magic[3]);
+    status = ek_model_gguf_take_u32(reader, "version", &version);
     if (status != EK_OK) return status;
     if (version != 0 && (version & 0xffff) == 0)
-        return ek_gguf_fail(reader, EK_EUNSUPPORTED,
-                            "the file is big-endian; convert it to little-endian first");
+        return ek_model_gguf_fail(reader, EK_EUNSUPPORTED,
+                                  "the file is big-endian; convert it to little-endian first");
     if (version < VERSION_MIN || version > VERSION_MAX)
-        return ek_gguf_fail(reader, EK_EUNSUPPORTED, "version %u is not supported (%d and %d are)",
-                            version, VERSION_MIN, VERSION_MAX);
+        return ek_model_gguf_fail(reader, EK_EUNSUPPORTED,
+                                  "version %u is not supported (%d and %d are)", version,
+                                  VERSION_MIN, VERSION_MAX);
     return EK_OK;
 }
 
@@ -94,20 +96,20 @@ static ek_status shard_open(ek_span file, int32_t shard_idx, int32_t n_shards, e
     uint64_t n_tensors = 0;
     uint64_t n_pairs = 0;
     ek_status status = version_read(&reader);
-    if (status == EK_OK) status = ek_gguf_take_u64(&reader, "number of tensors", &n_tensors);
-    if (status == EK_OK) status = ek_gguf_take_u64(&reader, "number of keys", &n_pairs);
-    if (status == EK_OK) status = ek_gguf_pairs_read(&reader, n_pairs, arena, out_meta);
+    if (status == EK_OK) status = ek_model_gguf_take_u64(&reader, "number of tensors", &n_tensors);
+    if (status == EK_OK) status = ek_model_gguf_take_u64(&reader, "number of keys", &n_pairs);
+    if (status == EK_OK) status = ek_model_gguf_pairs_read(&reader, n_pairs, arena, out_meta);
     if (status == EK_OK) status = split_check(out_meta, shard_idx, n_shards, err);
     if (status == EK_OK) status = align_get(out_meta, &out_shard->align, err);
     if (status != EK_OK) return status;
 
     if (n_tensors > EK_GGUF_TENSORS_MAX)
-        return ek_gguf_fail(&reader, EK_EFORMAT, "%llu tensors are over the limit of %d",
-                            (unsigned long long)n_tensors, EK_GGUF_TENSORS_MAX);
-    if (n_tensors > ek_gguf_left(&reader) / EK_GGUF_TENSOR_BYTES_MIN)
-        return ek_gguf_fail(&reader, EK_ETRUNCATED,
-                            "%llu tensors do not fit into the %zu bytes left",
-                            (unsigned long long)n_tensors, ek_gguf_left(&reader));
+        return ek_model_gguf_fail(&reader, EK_EFORMAT, "%llu tensors are over the limit of %d",
+                                  (unsigned long long)n_tensors, EK_GGUF_TENSORS_MAX);
+    if (n_tensors > ek_model_gguf_left(&reader) / EK_GGUF_TENSOR_BYTES_MIN)
+        return ek_model_gguf_fail(&reader, EK_ETRUNCATED,
+                                  "%llu tensors do not fit into the %zu bytes left",
+                                  (unsigned long long)n_tensors, ek_model_gguf_left(&reader));
     out_shard->n_tensors = (int32_t)n_tensors;
     out_shard->reader = reader;
     return EK_OK;
@@ -151,8 +153,8 @@ static ek_status directories_read(shard *shards, int32_t n_shards, ek_arena *per
     if (!gguf->tensors) return ek_err_set(err, EK_ENOMEM, "no memory for the tensor directory");
     ek_tensor *next = gguf->tensors;
     for (int32_t i = 0; i < n_shards; i++) {
-        ek_status status = ek_gguf_tensors_read(&shards[i].reader, shards[i].n_tensors,
-                                                shards[i].align, *perm, next);
+        ek_status status = ek_model_gguf_tensors_read(&shards[i].reader, shards[i].n_tensors,
+                                                      shards[i].align, *perm, next);
         if (status != EK_OK) {
             if (n_shards > 1) ek_err_prefix(err, "shard %d of %d", i + 1, n_shards);
             return status;
@@ -160,8 +162,9 @@ static ek_status directories_read(shard *shards, int32_t n_shards, ek_arena *per
         next += shards[i].n_tensors;
     }
     int32_t duplicate = -1;
-    ek_status status = ek_gguf_index_build(gguf->tensors, sizeof *gguf->tensors, gguf->n_tensors,
-                                           perm, &gguf->tensor_index, &duplicate);
+    ek_status status =
+        ek_model_gguf_index_build(gguf->tensors, sizeof *gguf->tensors, gguf->n_tensors, perm,
+                                  &gguf->tensor_index, &duplicate);
     if (status != EK_OK) return ek_err_set(err, status, "no memory for the index of tensors");
     if (duplicate >= 0)
         return ek_err_set(err, EK_EFORMAT, "tensor %.*s: is there more than once",
@@ -195,6 +198,6 @@ const ek_tensor *ek_model_gguf_tensor_at(const ek_gguf *gguf, int64_t idx)
 
 const ek_tensor *ek_model_gguf_tensor(const ek_gguf *gguf, ek_str name)
 {
-    int32_t idx = ek_gguf_index_find(&gguf->tensor_index, name);
+    int32_t idx = ek_model_gguf_index_find(&gguf->tensor_index, name);
     return idx >= 0 ? &gguf->tensors[idx] : NULL;
 }

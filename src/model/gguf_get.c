@@ -7,7 +7,7 @@
 
 static const ek_gguf_pair *pair_find(const ek_gguf *gguf, const char *key)
 {
-    int32_t idx = ek_gguf_index_find(&gguf->pair_index, ek_str_from(key));
+    int32_t idx = ek_model_gguf_index_find(&gguf->pair_index, ek_str_from(key));
     return idx >= 0 ? &gguf->pairs[idx] : NULL;
 }
 
@@ -20,9 +20,10 @@ static ek_status fail_kind(const ek_gguf_pair *pair, const char *wanted, ek_err 
 {
     if (pair->kind == EK_GGUF_ARRAY)
         return ek_err_set(err, EK_EFORMAT, "%.*s: holds an array of %s, must be %s",
-                          EK_STR_ARG(pair->name), ek_gguf_kind_name(pair->array.kind), wanted);
+                          EK_STR_ARG(pair->name), ek_model_gguf_kind_name(pair->array.kind),
+                          wanted);
     return ek_err_set(err, EK_EFORMAT, "%.*s: holds a %s, must be %s", EK_STR_ARG(pair->name),
-                      ek_gguf_kind_name(pair->kind), wanted);
+                      ek_model_gguf_kind_name(pair->kind), wanted);
 }
 
 bool ek_model_gguf_has(const ek_gguf *gguf, const char *key)
@@ -38,13 +39,14 @@ static bool int_decode(const ek_gguf_pair *pair, int64_t *out_value)
     switch (pair->kind) {
     case EK_GGUF_U8: *out_value = *p; return true;
     case EK_GGUF_I8: *out_value = (int8_t)*p; return true;
-    case EK_GGUF_U16: *out_value = ek_gguf_load_u16(p); return true;
-    case EK_GGUF_I16: *out_value = (int16_t)ek_gguf_load_u16(p); return true;
-    case EK_GGUF_U32: *out_value = ek_gguf_load_u32(p); return true;
-    case EK_GGUF_I32: *out_value = (int32_t)ek_gguf_load_u32(p); return true;
-    case EK_GGUF_I64: *out_value = (int64_t)ek_gguf_load_u64(p); return true;
+    case EK_GGUF_U16: *out_value = ek_model_gguf_load_u16(p); return true;
+    case EK_GGUF_I16: *out_value = (int16_t)ek_model_gguf_load_u16(p); return true;
+    case EK_GGUF_U32: *out_value = ek_model_gguf_load_u32(p); return true;
+    case EK_GGUF_I32: *out_value = (int32_t)ek_model_gguf_load_u32(p); return true;
+    case EK_GGUF_I64: *out_value = (int64_t)ek_model_gguf_load_u64(p); return true;
     case EK_GGUF_U64:
-        *out_value = ek_gguf_load_u64(p) > INT64_MAX ? INT64_MAX : (int64_t)ek_gguf_load_u64(p);
+        *out_value =
+            ek_model_gguf_load_u64(p) > INT64_MAX ? INT64_MAX : (int64_t)ek_model_gguf_load_u64(p);
         return true;
     case EK_GGUF_F32:
     case EK_GGUF_F64:
@@ -72,7 +74,7 @@ ek_status ek_model_gguf_int(const ek_gguf *gguf, const char *key, int64_t min, i
 
 static double f32_load(const uint8_t *p)
 {
-    uint32_t bits = ek_gguf_load_u32(p);
+    uint32_t bits = ek_model_gguf_load_u32(p);
     float value;
     memcpy(&value, &bits, sizeof value);
     return (double)value;
@@ -80,7 +82,7 @@ static double f32_load(const uint8_t *p)
 
 static double f64_load(const uint8_t *p)
 {
-    uint64_t bits = ek_gguf_load_u64(p);
+    uint64_t bits = ek_model_gguf_load_u64(p);
     double value;
     memcpy(&value, &bits, sizeof value);
     return value;
@@ -124,7 +126,7 @@ ek_status ek_model_gguf_array(const ek_gguf *gguf, const char *key, ek_gguf_kind
     if (pair->kind != EK_GGUF_ARRAY) return fail_kind(pair, "an array", err);
     if (pair->array.kind != kind)
         return ek_err_set(err, EK_EFORMAT, "%s: holds an array of %s, must be one of %s", key,
-                          ek_gguf_kind_name(pair->array.kind), ek_gguf_kind_name(kind));
+                          ek_model_gguf_kind_name(pair->array.kind), ek_model_gguf_kind_name(kind));
     *out_array = pair->array;
     return EK_OK;
 }
@@ -140,5 +142,5 @@ int32_t ek_model_gguf_array_i32(const ek_gguf_array *array, int64_t idx)
 {
     ek_assert(array->kind == EK_GGUF_I32);
     ek_assert(idx >= 0 && idx < array->len);
-    return (int32_t)ek_gguf_load_u32(array->data + (size_t)idx * sizeof(int32_t));
+    return (int32_t)ek_model_gguf_load_u32(array->data + (size_t)idx * sizeof(int32_t));
 }

@@ -51,8 +51,8 @@ static void index_sort(const ek_gguf_index *index)
     }
 }
 
-ek_status ek_gguf_index_build(const void *records, size_t stride, int32_t n, ek_arena *perm,
-                              ek_gguf_index *out_index, int32_t *out_duplicate)
+ek_status ek_model_gguf_index_build(const void *records, size_t stride, int32_t n, ek_arena *perm,
+                                    ek_gguf_index *out_index, int32_t *out_duplicate)
 {
     ek_gguf_index index = {.records = records, .stride = stride, .n = n};
     index.order = ek_try_new(perm, int32_t, n);
@@ -68,7 +68,7 @@ ek_status ek_gguf_index_build(const void *records, size_t stride, int32_t n, ek_
     return EK_OK;
 }
 
-int32_t ek_gguf_index_find(const ek_gguf_index *index, ek_str name)
+int32_t ek_model_gguf_index_find(const ek_gguf_index *index, ek_str name)
 {
     int32_t beg = 0;
     int32_t end = index->n;

@@ -59,67 +59,78 @@ typedef struct ek_gguf_reader {
 
 /** Record an error at the reader's place: "key 3 of 17: <text>", "tensor blk.0.attn_q.weight:
  * <text>". */
-ek_status ek_gguf_fail(const ek_gguf_reader *reader, ek_status status, const char *fmt, ...)
+ek_status ek_model_gguf_fail(const ek_gguf_reader *reader, ek_status status, const char *fmt, ...)
     EK_PRINTF(3, 4);
 
-static inline size_t ek_gguf_left(const ek_gguf_reader *reader)
+static inline size_t ek_model_gguf_left(const ek_gguf_reader *reader)
 {
     return reader->file.len - reader->at;
 }
 
 /** Take n bytes; `part` names them in the error. @return EK_OK; EK_ETRUNCATED */
-EK_MUST ek_status ek_gguf_take(ek_gguf_reader *reader, size_t n, const char *part,
-                               const uint8_t **out_bytes);
-EK_MUST ek_status ek_gguf_take_u32(ek_gguf_reader *reader, const char *part, uint32_t *out_value);
-EK_MUST ek_status ek_gguf_take_u64(ek_gguf_reader *reader, const char *part, uint64_t *out_value);
+EK_MUST ek_status ek_model_gguf_take(ek_gguf_reader *reader, size_t n, const char *part,
+                                     const uint8_t **out_bytes);
+/** A little-endian number. @return EK_OK; EK_ETRUNCATED */
+EK_MUST ek_status ek_model_gguf_take_u32(ek_gguf_reader *reader, const char *part,
+                                         uint32_t *out_value);
+/** A little-endian number. @return EK_OK; EK_ETRUNCATED */
+EK_MUST ek_status ek_model_gguf_take_u64(ek_gguf_reader *reader, const char *part,
+                                         uint64_t *out_value);
 /** A counted string of any bytes. @return EK_OK; EK_ETRUNCATED */
-EK_MUST ek_status ek_gguf_take_str(ek_gguf_reader *reader, const char *part, ek_str *out_text);
-/** An entry's name (printable ASCII, 1..EK_GGUF_NAME_MAX); errors from here on call the entry by
- * it. */
-EK_MUST ek_status ek_gguf_take_name(ek_gguf_reader *reader);
+EK_MUST ek_status ek_model_gguf_take_str(ek_gguf_reader *reader, const char *part,
+                                         ek_str *out_text);
+/**
+ * An entry's name: printable ASCII, 1..EK_GGUF_NAME_MAX bytes. Errors from here on call the entry
+ * by it.
+ * @return EK_OK; EK_EFORMAT; EK_ETRUNCATED
+ */
+EK_MUST ek_status ek_model_gguf_take_name(ek_gguf_reader *reader);
 
 /** The n_pairs pairs at the cursor, and their index. @return EK_OK; EK_EFORMAT; EK_ETRUNCATED;
  * EK_EUNSUPPORTED; EK_ENOMEM */
-EK_MUST ek_status ek_gguf_pairs_read(ek_gguf_reader *reader, uint64_t n_pairs, ek_arena *perm,
-                                     ek_gguf *gguf);
+EK_MUST ek_status ek_model_gguf_pairs_read(ek_gguf_reader *reader, uint64_t n_pairs, ek_arena *perm,
+                                           ek_gguf *gguf);
 
 /**
  * The n_tensors directory entries at the cursor, each checked against the shard's data section.
  * @param align   of the data section and of every tensor in it
  * @param scratch holds offsets until the section's place is known
  * @param out_tensors (n_tensors)
+ * @return EK_OK; EK_EFORMAT; EK_ETRUNCATED; EK_EUNSUPPORTED a type; EK_ENOMEM
  */
-EK_MUST ek_status ek_gguf_tensors_read(ek_gguf_reader *reader, int32_t n_tensors, size_t align,
-                                       ek_arena scratch, ek_tensor *out_tensors);
+EK_MUST ek_status ek_model_gguf_tensors_read(ek_gguf_reader *reader, int32_t n_tensors,
+                                             size_t align, ek_arena scratch,
+                                             ek_tensor *out_tensors);
 
 /**
  * Sort records by name. Cost O(n log n) whatever the names are, so that no file can make it slow.
  * @param out_duplicate number of a record whose name an earlier one has; -1: all differ
  * @return EK_OK; EK_ENOMEM
  */
-EK_MUST ek_status ek_gguf_index_build(const void *records, size_t stride, int32_t n, ek_arena *perm,
-                                      ek_gguf_index *out_index, int32_t *out_duplicate);
+EK_MUST ek_status ek_model_gguf_index_build(const void *records, size_t stride, int32_t n,
+                                            ek_arena *perm, ek_gguf_index *out_index,
+                                            int32_t *out_duplicate);
 /** Number of the record of that name; -1: none. */
-int32_t ek_gguf_index_find(const ek_gguf_index *index, ek_str name);
+int32_t ek_model_gguf_index_find(const ek_gguf_index *index, ek_str name);
 
 /** "u32"; "?" outside the table. */
-const char *ek_gguf_kind_name(ek_gguf_kind kind);
+const char *ek_model_gguf_kind_name(ek_gguf_kind kind);
 /** Bytes of one number or boolean; 0 for strings and arrays. */
-size_t ek_gguf_kind_bytes(ek_gguf_kind kind);
+size_t ek_model_gguf_kind_bytes(ek_gguf_kind kind);
 
-static inline uint16_t ek_gguf_load_u16(const uint8_t *p)
+static inline uint16_t ek_model_gguf_load_u16(const uint8_t *p)
 {
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
-static inline uint32_t ek_gguf_load_u32(const uint8_t *p)
+static inline uint32_t ek_model_gguf_load_u32(const uint8_t *p)
 {
-    return (uint32_t)ek_gguf_load_u16(p) | (uint32_t)ek_gguf_load_u16(p + 2) << 16;
+    return (uint32_t)ek_model_gguf_load_u16(p) | (uint32_t)ek_model_gguf_load_u16(p + 2) << 16;
 }
 
-static inline uint64_t ek_gguf_load_u64(const uint8_t *p)
+static inline uint64_t ek_model_gguf_load_u64(const uint8_t *p)
 {
-    return (uint64_t)ek_gguf_load_u32(p) | (uint64_t)ek_gguf_load_u32(p + 4) << 32;
+    return (uint64_t)ek_model_gguf_load_u32(p) | (uint64_t)ek_model_gguf_load_u32(p + 4) << 32;
 }
 
 #endif

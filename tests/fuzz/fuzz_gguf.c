@@ -38,7 +38,7 @@ static int32_t shards_split(const uint8_t *data, size_t size, ek_span out_shards
     for (int32_t i = 0; i < n; i++) {
         size_t len = size - at;
         if (i < n - 1 && len >= 4) {
-            uint32_t said = ek_gguf_load_u32(data + at);
+            uint32_t said = ek_model_gguf_load_u32(data + at);
             at += 4;
             len = said < size - at ? said : size - at;
         }
@@ -59,7 +59,7 @@ static void array_check(const ek_gguf *gguf, const char *key, ek_gguf_kind kind)
         if (kind == EK_GGUF_I32) sum += (uint32_t)ek_model_gguf_array_i32(&array, i);
         if (kind == EK_GGUF_F32) sum += ek_model_gguf_array_f32(&array, i) > 0;
     }
-    size_t bytes = (size_t)array.len * ek_gguf_kind_bytes(kind);
+    size_t bytes = (size_t)array.len * ek_model_gguf_kind_bytes(kind);
     if (bytes) sum += array.data[bytes - 1];
     ek_assert(sum <= UINT64_MAX); /* so that the reads are not left out */
 }
