@@ -14,7 +14,9 @@ typedef struct ek_model_loader {
     ek_err *err;
 } ek_model_loader;
 
-/** Find, check and bind every tensor, fill the sums over them. Parameters are complete but n_vocab.
+/**
+ * Find, check and bind every tensor, fill the sums over them. Parameters are complete but n_vocab.
+ * @return EK_OK; EK_EFORMAT; EK_EUNSUPPORTED; EK_ENOMEM
  */
 EK_MUST ek_status ek_model_tensors_bind(ek_model_loader *loader);
 
