@@ -63,14 +63,19 @@ static bool take_choice(stream *s, const json_t *choice)
     return s->status >= 0;
 }
 
-/* The server's own words for what went wrong, from its error object. */
+/*
+ * The server's own words for what went wrong, from its error object. A refusal of what was asked is the
+ * asker's to mend; everything else is the server's.
+ */
 static ek_status server_error(const json_t *root, ek_str raw, long code, ek_err *err)
 {
+    const bool refused = code >= 400 && code < 500 && code != 429;
     const json_t *error = json_object_get(root, "error");
     const char *message = json_string_value(json_object_get(error, "message"));
-    if (message) return ek_err_set(err, EK_EPEER, "the server answered %ld: %s", code, message);
     if (raw.len > 200) raw.len = 200;
-    return ek_err_set(err, EK_EPEER, "the server answered %ld: %.*s", code, EK_STR_ARG(raw));
+    const ek_str words = message ? ek_str_from(message) : raw;
+    return ek_err_set(err, refused ? EK_EINVAL : EK_EPEER, "the server answered %ld: %.*s", code,
+                      EK_STR_ARG(words));
 }
 
 static bool take_event(void *ctx, ek_str data)
@@ -137,12 +142,14 @@ static ek_status write_question(const ek_cli_question *question, ek_cli_text *ou
     return failed ? EK_ENOMEM : EK_OK;
 }
 
-static ek_status finish_stream(stream *s, const ek_cli_http_reply *reply, ek_status status,
+/* What the whole call came to; sent is how its transport ended. */
+static ek_status finish_stream(stream *s, const ek_cli_http_reply *reply, const ek_err *sent,
                                ek_err *err)
 {
     if (s->status < 0) return s->status;
     if (s->answer.canceled || ferror(stdout)) return EK_OK;
-    if (status < 0) return status;
+    if (sent->status < 0) return ek_err_set(err, sent->status, "%s", sent->text);
+    ek_status status;
     if (reply->code != 200) {
         const ek_str raw = ek_cli_text_str(&reply->body);
         json_t *root = json_loadb(raw.data, raw.len, 0, NULL);
@@ -176,8 +183,9 @@ ek_status ek_cli_answer_stream(ek_cli_http *http, const ek_cli_question *questio
     const ek_cli_http_call call = {
         .url = url, .body = body.data, .on_bytes = take_bytes, .stop = wants_stop, .ctx = &s};
     ek_cli_http_reply reply = {0};
-    status = ek_cli_http_run(http, &call, &reply, err);
-    status = finish_stream(&s, &reply, status, err);
+    ek_err sent = {0}; /* not err: what an event said counts for more than that it ended the call */
+    sent.status = ek_cli_http_run(http, &call, &reply, &sent);
+    status = finish_stream(&s, &reply, &sent, err);
     s.answer.total_us = ek_sys_now_us() - s.start_us;
     ek_cli_text_free(&reply.body);
     ek_cli_sse_free(&s.sse);

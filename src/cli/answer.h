@@ -34,8 +34,8 @@ typedef struct ek_cli_answer {
 /**
  * Ask, and print the answer to standard output while it comes.
  * @param stop asked several times a second; true cancels the answer
- * @return EK_OK, also for a canceled answer; EK_EPEER the server refused or broke off, with its words in
- *         the text; as ek_cli_http_run
+ * @return EK_OK, also for a canceled answer; EK_EINVAL the server refused the question, EK_EPEER it
+ *         failed or broke off, both with its words in the text; as ek_cli_http_run
  */
 EK_MUST ek_status ek_cli_answer_stream(ek_cli_http *http, const ek_cli_question *question,
                                        bool (*stop)(void *ctx), void *ctx,

@@ -216,7 +216,7 @@ static int talk(chat *c)
         ek_err err = {0};
         ek_cli_answer answer;
         if (ask(c, text, &answer, &err) < 0) {
-            (void)ek_cli_fail_err(&err, NULL);
+            (void)ek_cli_fail_err(&err);
             continue;
         }
         putchar('\n');
@@ -234,9 +234,7 @@ static int ask_once(chat *c, ek_str prompt)
 {
     ek_err err = {0};
     ek_cli_answer answer = {0};
-    if (ask(c, prompt, &answer, &err) < 0)
-        return ek_cli_fail_err(&err,
-                               err.status == EK_EPEER ? "is evenkeel serve running there?" : NULL);
+    if (ask(c, prompt, &answer, &err) < 0) return ek_cli_fail_err(&err);
     putchar('\n');
     const bool canceled = answer.canceled;
     ek_cli_text_free(&answer.text);
@@ -267,7 +265,7 @@ static int converse(chat *c, const char *prompt)
 {
     ek_err err = {0};
     if (ek_sys_signal_block() < 0 || ek_cli_http_open(&c->http, &err) < 0)
-        return ek_cli_fail_err(&err, NULL);
+        return ek_cli_fail_err(&err);
     c->question.messages = json_array();
     const ek_status status = c->question.messages ? start_anew(c) : EK_ENOMEM;
     int code;

@@ -29,7 +29,7 @@ static int run(int argc, char **argv)
     ek_config_defaults(&config);
     const ek_status status = ek_config_load(path, &perm, &config, &err);
     ek_sys_region_close(&region);
-    if (status < 0) return ek_cli_fail_err(&err, NULL);
+    if (status < 0) return ek_cli_fail_err(&err);
     printf("%s: ok\n", path);
     return EK_EXIT_OK;
 }

@@ -14,7 +14,7 @@ static int show(const ek_cli_settings *settings)
 {
     ek_cli_loaded loaded;
     ek_err err = {0};
-    if (ek_cli_settings_load(settings, &loaded, &err) < 0) return ek_cli_fail_err(&err, NULL);
+    if (ek_cli_settings_load(settings, &loaded, &err) < 0) return ek_cli_fail_err(&err);
     ek_config_print(&loaded.config, stdout);
     ek_cli_loaded_close(&loaded);
     return EK_EXIT_OK;

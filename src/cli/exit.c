@@ -45,9 +45,8 @@ ek_exit ek_cli_exit_of(ek_status status)
     return EK_EXIT_FAILURE;
 }
 
-int ek_cli_fail_err(const ek_err *err, const char *remedy)
+int ek_cli_fail_err(const ek_err *err)
 {
-    const char *text = err->text[0] ? err->text : ek_status_text(err->status);
-    return ek_cli_fail(ek_cli_exit_of(err->status), "%s%s%s", text, remedy ? "; " : "",
-                       remedy ? remedy : "");
+    return ek_cli_fail(ek_cli_exit_of(err->status), "%s",
+                       err->text[0] ? err->text : ek_status_text(err->status));
 }

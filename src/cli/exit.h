@@ -30,7 +30,7 @@ int ek_cli_fail(ek_exit code, const char *fmt, ...) EK_PRINTF(2, 3);
 /** Exit code for a status that opening or reading an input file gave. */
 ek_exit ek_cli_exit_of(ek_status status);
 
-/** As ek_cli_fail with err's text and the code of its status, followed by "; <remedy>" when there is one. */
-int ek_cli_fail_err(const ek_err *err, const char *remedy);
+/** As ek_cli_fail with err's text and the code of its status. */
+int ek_cli_fail_err(const ek_err *err);
 
 #endif

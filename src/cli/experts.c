@@ -92,9 +92,7 @@ static int show(ek_cli_http *http, const char *url, bool json)
     ek_err err = {0};
     const ek_cli_http_call call = {.url = url, .timeout_us = CALL_TIMEOUT_US};
     ek_cli_http_reply reply;
-    if (ek_cli_http_run(http, &call, &reply, &err) < 0)
-        return ek_cli_fail_err(&err,
-                               err.status == EK_EPEER ? "is evenkeel serve running there?" : NULL);
+    if (ek_cli_http_run(http, &call, &reply, &err) < 0) return ek_cli_fail_err(&err);
     const ek_str body = ek_cli_text_str(&reply.body);
     json_t *root = json_loadb(body.data, body.len, 0, NULL);
     int code = EK_EXIT_OK;
@@ -150,7 +148,7 @@ static int run(int argc, char **argv)
     ek_err err = {0};
     ek_cli_http *http;
     if (ek_cli_http_url(base, path, url, sizeof url, &err) < 0 || ek_cli_http_open(&http, &err) < 0)
-        return ek_cli_fail_err(&err, NULL);
+        return ek_cli_fail_err(&err);
     const int code = again ? watch(http, url, json) : show(http, url, json);
     ek_cli_http_close(http);
     return code;

@@ -99,7 +99,8 @@ static ek_status explain(const transfer *t, CURLcode result, ek_err *err)
     if (result == CURLE_OUT_OF_MEMORY) return ek_err_set(err, EK_ENOMEM, "out of memory");
     if (result == CURLE_OPERATION_TIMEDOUT)
         return ek_err_set(err, EK_ETIMEOUT, "%s: no answer in time", t->call->url);
-    return ek_err_set(err, EK_EPEER, "%s: %s", t->call->url, curl_easy_strerror(result));
+    return ek_err_set(err, EK_EPEER, "%s: %s; is evenkeel serve running there?", t->call->url,
+                      curl_easy_strerror(result));
 }
 
 ek_status ek_cli_http_run(ek_cli_http *http, const ek_cli_http_call *call,

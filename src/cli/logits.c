@@ -8,11 +8,14 @@
 
 #include "cli/args.h"
 #include "cli/exit.h"
+#include "cli/text.h"
 #include "cli/tokens.h"
 #include "config/config.h"
 #include "engine/engine.h"
 #include "expert/model_file.h"
+#include "model/utf8.h"
 #include "sys/file.h"
+#include "sys/log.h"
 #include "sys/mem.h"
 
 #define GREEDY_MAX   65536
@@ -108,6 +111,7 @@ static ek_status compute(const wanted *want, const ek_model_file *file, findings
                           found->prompt.n, want->n_greedy, file->model->params.context_tokens);
     params.context_tokens = (int32_t)context;
 
+    ek_sys_log_set_level(EK_LOG_ERROR); /* nobody operates this engine */
     ek_sys_region region;
     ek_status status = ek_sys_region_open(EK_METRICS_BYTES_MAX, 0, &region);
     if (status < 0) return ek_err_set(err, status, "no memory for the metrics");
@@ -153,20 +157,41 @@ static void print_json(const findings *found)
     printf("]}\n");
 }
 
-/* A token's text with everything that would disturb a terminal spelled out. */
-static void print_piece(const ek_tokenizer *tokenizer, int32_t id)
+/* Text with everything spelled out that would disturb a terminal, or is no character. */
+static void print_escaped(ek_str text)
+{
+    const char *end = text.data + text.len;
+    for (const char *c = text.data; c < end;) {
+        uint32_t code;
+        const size_t n = ek_model_utf8_decode(c, end, &code);
+        if (n > 0 && code >= 0x20 && code != 0x7f)
+            fwrite(c, 1, n, stdout);
+        else if (*c == '\n')
+            fputs("\\n", stdout);
+        else
+            printf("\\x%02x", (unsigned char)*c);
+        c += n > 0 ? n : 1;
+    }
+    putchar('\n');
+}
+
+static ek_status append_piece(const ek_tokenizer *tokenizer, int32_t id, ek_cli_text *text)
 {
     char piece[EK_TOKENIZER_PIECE_MAX];
     const size_t n = ek_model_tokenizer_piece(tokenizer, id, true, piece);
-    for (size_t i = 0; i < n; i++) {
-        const unsigned char c = (unsigned char)piece[i];
-        if (c == '\n')
-            fputs("\\n", stdout);
-        else if (c < 0x20 || c == 0x7f)
-            printf("\\x%02x", c);
-        else
-            putchar((int)c);
-    }
+    return ek_cli_text_append(text, (ek_str){piece, n}, EK_CLI_TEXT_MAX);
+}
+
+/* Characters may be spread over tokens, so the text is put together before it is printed. */
+static void print_greedy(const findings *found, const ek_tokenizer *tokenizer)
+{
+    ek_cli_text text = {0};
+    ek_status status = EK_OK;
+    for (int64_t i = 0; i < found->n_greedy && status == EK_OK; i++)
+        status = append_piece(tokenizer, found->greedy[i], &text);
+    printf("greedy: %" PRId64 " tokens\n", found->n_greedy);
+    print_escaped(ek_cli_text_str(&text));
+    ek_cli_text_free(&text);
 }
 
 static void print_table(const findings *found, const ek_tokenizer *tokenizer)
@@ -187,14 +212,10 @@ static void print_table(const findings *found, const ek_tokenizer *tokenizer)
         above = found->logits[best];
         above_id = best;
         printf("%4d %8" PRId32 " %12.6f  ", rank, best, (double)above);
-        print_piece(tokenizer, best);
-        putchar('\n');
+        char piece[EK_TOKENIZER_PIECE_MAX];
+        print_escaped((ek_str){piece, ek_model_tokenizer_piece(tokenizer, best, true, piece)});
     }
-    if (found->n_greedy == 0) return;
-    printf("greedy: %" PRId64 " tokens\n", found->n_greedy);
-    for (int64_t i = 0; i < found->n_greedy; i++)
-        print_piece(tokenizer, found->greedy[i]);
-    putchar('\n');
+    if (found->n_greedy > 0) print_greedy(found, tokenizer);
 }
 
 static int look(const wanted *want, const ek_model_file *file, ek_str prompt)
@@ -203,7 +224,7 @@ static int look(const wanted *want, const ek_model_file *file, ek_str prompt)
     findings found = {.n_vocab = file->model->params.n_vocab};
     ek_status status =
         ek_cli_tokens_encode(file->tokenizer, prompt, true, true, &found.prompt, &err);
-    if (status < 0) return ek_cli_fail_err(&err, NULL);
+    if (status < 0) return ek_cli_fail_err(&err);
     int code = EK_EXIT_OK;
     found.logits = ek_sys_calloc((size_t)found.n_vocab, sizeof *found.logits);
     found.greedy = ek_sys_calloc((size_t)want->n_greedy + 1, sizeof *found.greedy);
@@ -212,7 +233,7 @@ static int look(const wanted *want, const ek_model_file *file, ek_str prompt)
     } else if (!found.logits || !found.greedy) {
         code = ek_cli_fail(EK_EXIT_MEMORY, "no memory for %" PRId32 " logits", found.n_vocab);
     } else if (compute(want, file, &found, &err) < 0) {
-        code = ek_cli_fail_err(&err, NULL);
+        code = ek_cli_fail_err(&err);
     } else if (want->json) {
         print_json(&found);
     } else {
@@ -266,10 +287,10 @@ static int run(int argc, char **argv)
     ek_err err = {0};
     ek_str prompt;
     if (ek_sys_file_read(want.prompt_path, EK_CLI_TEXT_MAX, &prompt, &err) < 0)
-        return ek_cli_fail_err(&err, NULL);
+        return ek_cli_fail_err(&err);
     ek_model_file *file;
     if (ek_expert_model_open(want.model_path, NULL, &file, &err) < 0) {
-        code = ek_cli_fail_err(&err, NULL);
+        code = ek_cli_fail_err(&err);
     } else {
         code = look(&want, file, prompt);
         ek_expert_model_close(file);

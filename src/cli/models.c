@@ -135,13 +135,13 @@ static int describe(facts *f, bool json)
 {
     ek_err err = {0};
     ek_model_file *file;
-    if (ek_expert_model_open(f->path, NULL, &file, &err) < 0) return ek_cli_fail_err(&err, NULL);
+    if (ek_expert_model_open(f->path, NULL, &file, &err) < 0) return ek_cli_fail_err(&err);
     f->file = file;
     if (f->context_tokens == 0) f->context_tokens = file->model->params.context_tokens;
     count_types(f);
     int code = EK_EXIT_OK;
     if (estimate(f, &err) < 0)
-        code = ek_cli_fail_err(&err, NULL);
+        code = ek_cli_fail_err(&err);
     else if (json)
         code = print_json(f);
     else

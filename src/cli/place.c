@@ -256,7 +256,7 @@ static int place(job *j)
     else if (status == EK_EINVAL)
         code = ek_cli_fail(EK_EXIT_DATA, "place: %s", err.text);
     else
-        code = ek_cli_fail_err(&err, NULL);
+        code = ek_cli_fail_err(&err);
     ek_sys_region_close(&region);
     return code;
 }

@@ -74,12 +74,19 @@ static void name_model(const ek_config *config, char *out_id, size_t bytes)
     snprintf(out_id, bytes, "%.*s", EK_STR_ARG(name));
 }
 
+/* What the configuration asks of a model and the model cannot give is a mistake of the former. */
+static int no_model(const ek_err *err)
+{
+    if (err->status == EK_EINVAL) return ek_cli_fail(EK_EXIT_CONFIG, "%s", err->text);
+    return ek_cli_fail_err(err);
+}
+
 static int check_only(const ek_config *config)
 {
     ek_err err = {0};
     ek_model_file *file;
     if (ek_expert_model_open(config->model_path, config->chat_format, &file, &err) < 0)
-        return ek_cli_fail_err(&err, NULL);
+        return no_model(&err);
     printf("configuration and model are fit to be served\n");
     ek_expert_model_close(file);
     return EK_EXIT_OK;
@@ -93,7 +100,7 @@ static int no_gateway(const ek_err *err)
         return ek_cli_fail(EK_EXIT_NO_PERMISSION, "%s; ports below 1024 need privileges",
                            err->text);
     if (err->status == EK_EINVAL) return ek_cli_fail(EK_EXIT_CONFIG, "%s", err->text);
-    return ek_cli_fail_err(err, NULL);
+    return ek_cli_fail_err(err);
 }
 
 /* One line for people, and for programs that asked for port 0 and read the address from it. */
@@ -169,8 +176,8 @@ static int drain(server *s, int signal_number)
     ek_sys_notify("STOPPING=1\nSTATUS=draining");
     const ek_status status = ek_gateway_drain(s->gateway, hurry, s);
     ek_log(EK_LOG_INFO, "cli", "drained", "complete=%s", status == EK_OK ? "true" : "false");
-    if (status == EK_OK) return EK_EXIT_OK;
-    return s->hurry_signal == SIGINT ? EK_EXIT_INTERRUPTED : EK_EXIT_TERMINATED;
+    if (s->hurry_signal == SIGINT) return EK_EXIT_INTERRUPTED;
+    return s->hurry_signal != 0 || status != EK_OK ? EK_EXIT_TERMINATED : EK_EXIT_OK;
 }
 
 /* The gateway answers before the model is there, so that health checks see a server that loads. */
@@ -187,7 +194,7 @@ static int serve_model(server *s)
     ek_sys_notify("STATUS=loading the model");
     if (ek_engine_create(&config->engine, config->model_path, config->chat_format, s->metrics,
                          &s->engine, &err) < 0) {
-        code = ek_cli_fail_err(&err, NULL);
+        code = no_model(&err);
     } else {
         ek_gateway_attach(s->gateway, s->engine);
         announce(s);
@@ -232,7 +239,7 @@ static int run(int argc, char **argv)
         }
     }
     ek_err err = {0};
-    if (ek_cli_settings_load(&s.settings, &s.loaded, &err) < 0) return ek_cli_fail_err(&err, NULL);
+    if (ek_cli_settings_load(&s.settings, &s.loaded, &err) < 0) return ek_cli_fail_err(&err);
     int code;
     if (!s.loaded.config.model_path)
         code = ek_cli_fail(EK_EXIT_CONFIG, "no model is named; use --model PATH, or model.path in "

@@ -52,8 +52,7 @@ static void print(const state *found, const char *base, bool json)
 {
     if (!json) {
         if (found->code == EK_EXIT_UNAVAILABLE)
-            ek_cli_fail(EK_EXIT_UNAVAILABLE, "%s; is evenkeel serve running there?",
-                        found->err.text);
+            ek_cli_fail(EK_EXIT_UNAVAILABLE, "%s", found->err.text);
         else
             printf("%s: %s\n", base, found->status);
         return;
@@ -72,7 +71,7 @@ static int watch(const char *base, bool wait, int64_t timeout_s, bool json)
     ek_cli_http *http;
     if (ek_cli_http_url(base, "/readyz", url, sizeof url, &err) < 0 ||
         ek_cli_http_open(&http, &err) < 0)
-        return ek_cli_fail_err(&err, NULL);
+        return ek_cli_fail_err(&err);
     const int64_t until_us = ek_sys_now_us() + timeout_s * 1000000;
     state found = ask(http, url);
     while (wait && found.code != EK_EXIT_OK && found.err.status != EK_EINVAL &&
@@ -81,7 +80,7 @@ static int watch(const char *base, bool wait, int64_t timeout_s, bool json)
         found = ask(http, url);
     }
     ek_cli_http_close(http);
-    if (found.err.status == EK_EINVAL) return ek_cli_fail_err(&found.err, NULL);
+    if (found.err.status == EK_EINVAL) return ek_cli_fail_err(&found.err);
     print(&found, base, json);
     return found.code;
 }

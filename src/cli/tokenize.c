@@ -24,7 +24,7 @@ static int print_ids(const ek_tokenizer *tokenizer, ek_str text, bool special)
     ek_cli_tokens tokens;
     ek_err err = {0};
     if (ek_cli_tokens_encode(tokenizer, text, special, false, &tokens, &err) < 0)
-        return ek_cli_fail_err(&err, NULL);
+        return ek_cli_fail_err(&err);
     for (int64_t i = 0; i < tokens.n; i++)
         printf("%s%" PRId32, i ? " " : "", tokens.id[i]);
     putchar('\n');
@@ -50,12 +50,11 @@ static int run(int argc, char **argv)
 
     ek_err err = {0};
     ek_str text;
-    if (ek_sys_file_read(text_path, EK_CLI_TEXT_MAX, &text, &err) < 0)
-        return ek_cli_fail_err(&err, NULL);
+    if (ek_sys_file_read(text_path, EK_CLI_TEXT_MAX, &text, &err) < 0) return ek_cli_fail_err(&err);
     ek_model_file *file;
     if (ek_expert_model_open(model_path, NULL, &file, &err) < 0) {
         ek_sys_free((void *)text.data);
-        return ek_cli_fail_err(&err, NULL);
+        return ek_cli_fail_err(&err);
     }
     const int code = print_ids(file->tokenizer, text, special);
     ek_expert_model_close(file);

@@ -78,7 +78,12 @@ class Models(OneLine):
             self.assertIn("olmoe", line)
 
     def test_unknown_chat_format(self):
-        self.fails(65, ["serve", "--check", "--model", TINY, "--chat-format", "esperanto"], "esperanto", "chatml")
+        for arguments in (["--check"], ["--listen", "127.0.0.1:0", "--log-level", "error"]):
+            self.fails(78, ["serve", "--model", TINY, "--chat-format", "esperanto", *arguments], "esperanto", "chatml")
+
+    def test_context_beyond_the_model(self):
+        self.fails(78, ["serve", "--model", TINY, "--listen", "127.0.0.1:0", "--context", "1000000", "--log-level",
+                        "error"], "1000000")
 
     def test_too_little_memory(self):
         line = self.fails(71, ["serve", "--model", TINY, "--listen", "127.0.0.1:0", "--kv-cache", "1TiB",
