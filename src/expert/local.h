@@ -16,8 +16,10 @@
 #include "telemetry/experts.h"
 
 /**
+ * Make the dispatcher of a model whose experts all lie in this process.
  * @param model, kernels, pool borrowed until destroy; pool's owner thread is the only caller
  * @param stats   borrowed until destroy; NULL: nothing is counted
+ * @return EK_OK; EK_ENOMEM
  */
 EK_MUST ek_status ek_expert_local_create(const ek_model *model, const ek_kernels *kernels,
                                          ek_sys_pool *pool, ek_expert_stats *stats,

@@ -91,8 +91,9 @@ EK_MUST ek_status ek_route_create(const ek_route_gate *gate, const ek_route_para
  * @param bias     (n_experts) added for selection only, or NULL
  * @param view     may be NULL
  * @param step     the plan's memory; ek_route_plan_bytes says how much
- * Ties go to the lower id. Cost O(n_tokens * (n_experts + top_k^2 log(n_experts / top_k))) for logits in no
- * special order, O(n_tokens * n_experts * top_k) for ascending ones.
+ * @param out_plan written only on EK_OK; ties went to the lower id
+ * Cost O(n_tokens * (n_experts + top_k^2 log(n_experts / top_k))) for logits in no special order,
+ * O(n_tokens * n_experts * top_k) for ascending ones.
  * @return EK_OK; EK_ENOMEM step full (nothing was taken from it)
  */
 EK_MUST ek_status ek_route_plan_layer(ek_router *router, int32_t layer, const float *logits,
