@@ -209,15 +209,19 @@ class Reloading(unittest.TestCase):
 
 class Documented(unittest.TestCase):
     def test_every_metric_is_in_the_docs(self):
-        """/metrics and docs/METRICS.md name the same families, with the same types."""
+        """/metrics and docs/METRICS.md have the same families, with the same types and meanings."""
         with Server() as server:
             server.chat("hello", max_tokens=2)
             status, headers, body = server.request("GET", "/metrics")
             self.assertEqual(status, 200)
             self.assertEqual(headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
-        exported = dict(re.findall(r"^# TYPE (\S+) (\w+)$", body.decode(), re.MULTILINE))
+        text = body.decode()
+        kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
+        helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
+        exported = {name: (kind, helps[name]) for name, kind in kinds.items()}
         page = (SOURCE / "docs/METRICS.md").read_text()
-        documented = dict(re.findall(r"^\| `([\w:]+)(?:{[^}]*})?` \| (\w+) \|", page, re.MULTILINE))
+        documented = {name: (kind, meaning) for name, kind, meaning in
+                      re.findall(r"^\| `([\w:]+)` \| (\w+) \|[^|]*\| (.*) \|$", page, re.MULTILINE)}
         self.assertEqual(documented, exported)
 
 
