@@ -43,8 +43,10 @@ static ek_status shards_map(const char *path, opened *o, ek_err *err)
     return EK_OK;
 }
 
-/* What parsing needs grows with the metadata, whose length is known only after parsing: reserve for
- * the worst. */
+/*
+ * What parsing needs grows with the metadata, whose length is known only after parsing: reserve for
+ * the worst.
+ */
 static ek_status metadata_parse(opened *o, ek_gguf **out_gguf, ek_err *err)
 {
     ek_span shards[EK_GGUF_SHARDS_MAX];
@@ -75,8 +77,10 @@ static ek_status describe(opened *o, const ek_gguf *gguf, ek_err *err)
     return EK_OK;
 }
 
-/* A model without a chat format that we know still completes text: the reason is kept for whoever
- * asks. */
+/*
+ * A model without a chat format that we know still completes text: the reason is kept for whoever
+ * asks.
+ */
 static ek_status chat_choose(opened *o, const ek_gguf *gguf, const char *name, ek_err *err)
 {
     ek_err problem = {0};

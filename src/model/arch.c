@@ -70,8 +70,7 @@ const int32_t ek_model_n_keys = EK_COUNT_OF(ek_model_keys);
 const int32_t ek_model_n_tensors = EK_COUNT_OF(ek_model_tensors);
 const int32_t ek_model_n_layer_tensors = EK_COUNT_OF(ek_model_layer_tensors);
 
-/* Score and whether the chosen weights are normalised; these gates have neither groups nor a scale.
- */
+/* Score, and whether the chosen weights are normalised; neither groups nor a scale. */
 #define GATE(kind, renormalised)                                                           \
     {                                                                                      \
         .score = EK_GATE_##kind, .renormalise = (renormalised), .scale = 1, .n_groups = 1, \

@@ -57,8 +57,7 @@ typedef enum ek_key_absent {
     EK_ABSENT_FF_BY_TOP_K, /* feed_forward_length / top_k */
 } ek_key_absent;
 
-/** An integer key. Keys are read in the order of their rules, so that one may follow from an
- * earlier one. */
+/** An integer key. Rules are read in their order, so that one may follow from an earlier one. */
 typedef struct ek_key_rule {
     const char *name; /* without the "<architecture>." */
     size_t field;     /* offset of the int32_t in ek_model_params */

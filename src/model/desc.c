@@ -149,19 +149,20 @@ static ek_status rope_load(ek_model_loader *loader)
         return ek_err_set(loader->err, EK_EUNSUPPORTED,
                           "%s: \"%.*s\" is not supported (supported: none, linear)", type_key.text,
                           EK_STR_ARG(type));
-    /* The older name first, so that the newer one prevails. 0 stands for "no scaling" in some
-     * files. */
+    /* The older name first, so that the newer one prevails; a factor of 0 means no scaling. */
     status = float_get(loader, "rope.scale_linear", 0, 1e6, &factor);
     if (status == EK_OK) status = float_get(loader, "rope.scaling.factor", 0, 1e6, &factor);
     if (status != EK_OK) return status;
+    if (factor > 0 && factor < 1e-3)
+        return ek_err_set(loader->err, EK_EFORMAT, "%s.rope.scaling.factor: %g is too small",
+                          loader->arch->name, factor);
     p->rope_neox = loader->arch->rope_neox;
     p->rope_base = (float)base;
-    p->rope_scale = factor > 0 && ek_str_eqz(type, "linear") ? (float)(1 / factor) : 1;
+    p->rope_scale = factor > 0 && ek_str_eqz(type, "linear") ? (float)factor : 1;
     return EK_OK;
 }
 
-/* The architecture's gate, where the file does not say otherwise; 0 stands for "not set" in some
- * files. */
+/* The architecture's gate, unless the file says otherwise; 0 means "not set" in some files. */
 static ek_status gate_load(ek_model_loader *loader)
 {
     static const ek_gate_score scores[] = {

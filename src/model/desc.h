@@ -70,7 +70,7 @@ typedef struct ek_model_params {
     bool shared_gated; /* shared expert's output x sigmoid(gate . x) */
     ek_qk_norm qk_norm;
     float rope_base;
-    float rope_scale; /* positions are multiplied by it: 1 / the file's linear scaling factor */
+    float rope_scale; /* positions are divided by it; 1: no scaling */
     float rms_eps;
     ek_model_gate gate;
     int64_t n_params_total;

@@ -1,5 +1,4 @@
-/* What the two halves of the description's loader share: keys (desc.c) and tensors
- * (desc_tensors.c). */
+/* What the halves of the description's loader share: keys (desc.c), tensors (desc_tensors.c). */
 #ifndef EK_MODEL_DESC_INTERNAL_H
 #define EK_MODEL_DESC_INTERNAL_H
 

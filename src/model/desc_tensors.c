@@ -1,5 +1,4 @@
-/* Tensors of a description: every one that the rules name is found, checked and bound, and no other
- * is there. */
+/* Tensors of a description: those that the rules name are found, checked and bound; no other is. */
 #include <stdio.h>
 
 #include "model/desc_internal.h"

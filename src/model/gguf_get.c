@@ -31,8 +31,7 @@ bool ek_model_gguf_has(const ek_gguf *gguf, const char *key)
     return pair_find(gguf, key) != NULL;
 }
 
-/* False: not an integer. A U64 that no int64_t holds becomes the largest one, which no range
- * includes. */
+/* False: not an integer. A U64 over INT64_MAX becomes INT64_MAX, which no range includes. */
 static bool int_decode(const ek_gguf_pair *pair, int64_t *out_value)
 {
     const uint8_t *p = pair->scalar;

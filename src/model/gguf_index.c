@@ -23,8 +23,7 @@ static bool record_less(const ek_gguf_index *index, int32_t a, int32_t b)
     return order != 0 ? order < 0 : a < b;
 }
 
-/* Restore the heap (largest on top) over order[0, n) when only its element `at` may be too small.
- */
+/* Restore the heap (largest on top) of order[0, n), where only element `at` may be too small. */
 static void sift_down(const ek_gguf_index *index, int32_t at, int32_t n)
 {
     int32_t *order = index->order;

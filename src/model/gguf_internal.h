@@ -57,8 +57,7 @@ typedef struct ek_gguf_reader {
     ek_err *err;
 } ek_gguf_reader;
 
-/** Record an error at the reader's place: "key 3 of 17: <text>", "tensor blk.0.attn_q.weight:
- * <text>". */
+/** Record an error at the reader's place: "key 3 of 17: ...", "tensor blk.0.attn_q.weight: ...". */
 ek_status ek_model_gguf_fail(const ek_gguf_reader *reader, ek_status status, const char *fmt, ...)
     EK_PRINTF(3, 4);
 
@@ -86,8 +85,10 @@ EK_MUST ek_status ek_model_gguf_take_str(ek_gguf_reader *reader, const char *par
  */
 EK_MUST ek_status ek_model_gguf_take_name(ek_gguf_reader *reader);
 
-/** The n_pairs pairs at the cursor, and their index. @return EK_OK; EK_EFORMAT; EK_ETRUNCATED;
- * EK_EUNSUPPORTED; EK_ENOMEM */
+/**
+ * The n_pairs pairs at the cursor, and their index.
+ * @return EK_OK; EK_EFORMAT; EK_ETRUNCATED; EK_EUNSUPPORTED; EK_ENOMEM
+ */
 EK_MUST ek_status ek_model_gguf_pairs_read(ek_gguf_reader *reader, uint64_t n_pairs, ek_arena *perm,
                                            ek_gguf *gguf);
 

@@ -245,8 +245,8 @@ static void test_rope_scaling(void **state)
         float old_factor; /* rope.scale_linear */
         float scale;
     } cases[] = {
-        {NULL, -1, -1, 1},   {"none", -1, -1, 1}, {"none", 4, -1, 1},     {"linear", 4, -1, .25f},
-        {NULL, 4, -1, .25f}, {NULL, -1, 2, .5f},  {"linear", 4, 2, .25f}, {"linear", 0, -1, 1},
+        {NULL, -1, -1, 1}, {"none", -1, -1, 1}, {"none", 4, -1, 1},  {"linear", 4, -1, 4},
+        {NULL, 4, -1, 4},  {NULL, -1, 2, 2},    {"linear", 4, 2, 4}, {"linear", 0, -1, 1},
     };
     for (size_t i = 0; i < EK_COUNT_OF(cases); i++) {
         ek_builder *b = ek_builder_model("llama");

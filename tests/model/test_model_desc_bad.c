@@ -99,6 +99,7 @@ static void test_number_keys_out_of_range(void **state)
         {"rope.freq_base", -10000, "must be within"},
         {"rope.freq_base", INFINITY, "is not a finite number"},
         {"rope.scaling.factor", -2, "must be within"},
+        {"rope.scaling.factor", 1e-20f, "rope.scaling.factor: 1e-20 is too small"},
         {"rope.scale_linear", -2, "must be within"},
         {"expert_weights_scale", -1, "must be within"},
     };

@@ -16,8 +16,7 @@
 #include "parsed.h"
 #include "support/fixtures.h"
 
-/* A file with one key of every number kind, each the least or greatest value that the kind holds.
- */
+/* One key of every number kind, each the least or greatest value that the kind holds. */
 static ek_builder *numbers_file(void)
 {
     ek_builder *b = ek_builder_create();

@@ -303,8 +303,7 @@ static void test_truncation(void **state)
     ek_fixture_arena_free(scratch.beg);
 }
 
-/* Any flipped bit of the header gives a model that is whole, or an error with a text; never a
- * crash. */
+/* Any flipped bit of the header gives a whole model, or an error with a text; never a crash. */
 static void test_every_bit_flipped(void **state)
 {
     (void)state;
@@ -326,8 +325,7 @@ static void test_every_bit_flipped(void **state)
             n_refused += status != EK_OK;
             if (status != EK_OK) assert_true(strlen(err.text) > 0);
         }
-        /* Most bits matter; those of the vocabulary's texts, a width in range and padding do not.
-         */
+        /* Most bits matter; those of the vocabulary's texts, some widths and padding do not. */
         assert_true(n_refused > (int32_t)header_len * 6);
         ek_fixture_free(file);
         parsed_close(&whole);

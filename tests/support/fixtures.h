@@ -59,13 +59,11 @@ void ek_fixture_write(const char *path, ek_span bytes);
 /** Frees what ek_fixture_read gave. */
 void ek_fixture_free(ek_span bytes);
 
-/** An arena over heap memory; free with ek_fixture_arena_free(base), base = the arena's beg before
- * first use. */
+/** An arena over heap memory; ek_fixture_arena_free takes its `beg` as it was before first use. */
 ek_arena ek_fixture_arena(size_t bytes);
 void ek_fixture_arena_free(void *base);
 
-/** One prompt and what an independent implementation made of it (../shared/data/models/README.md).
- */
+/** One prompt and what an independent implementation made of it. */
 typedef struct ek_fixture_case {
     ek_str prompt;         /* special tokens parsed, BOS as the file says */
     const int32_t *tokens; /* (n_tokens) the prompt's ids */
@@ -74,8 +72,7 @@ typedef struct ek_fixture_case {
     int32_t n_greedy;
     const float *logits; /* (n_logits) of the last prompt position */
     int32_t n_logits;
-    /* The same from weights dequantised to F32: the truth to aim at. In F32 files the values above.
-     */
+    /* The same from weights dequantised to F32: the truth to aim at. F32 files: as above. */
     const int32_t *exact_greedy;
     int32_t n_exact_greedy;
     const float *exact_logits;

@@ -36,8 +36,7 @@ typedef struct ek_builder_tensor {
     size_t bytes;    /* what the data section holds for it, zeros */
 } ek_builder_tensor;
 
-/** The whole file as it is going to be written; tests may change any field before
- * ek_builder_finish. */
+/** The file as it is going to be written; tests may change fields before ek_builder_finish. */
 typedef struct ek_builder {
     uint32_t version;
     uint64_t align;

@@ -12,8 +12,7 @@
 
 #include "fixtures.h"
 
-/* Decoded values take less room than their text: an int32 is 4 bytes for at least "0, ", base64
- * shrinks. */
+/* Decoded values are shorter than their text: 4 bytes for at least "0, ", 3 for 4 of base64. */
 #define MEM_PER_JSON_BYTE 4
 
 static json_t *json_load(const char *name, ek_arena *out_arena)
