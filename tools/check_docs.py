@@ -4,8 +4,9 @@
     tools/check_docs.py BUILD_DIR
     tools/check_docs.py --self-test
 
-- Fenced blocks of README.md, CONTRIBUTING.md and docs/ marked `sh run` are run, in order, in one shell per file with the built
-  program on the PATH and a server at $URL; a block marked `sh run` followed by one marked `text output` has to print that.
+- Fenced blocks marked `sh run` are run, in order, in one shell per file, with the bundled model served at the default
+  address (another port stands in for it, as another folder may stand in for build/); one that is followed by a block
+  marked `text output` has to print that.
   In the expected text `...` stands for anything, within a line or as a line of its own for any number of lines.
 - Links to files lead somewhere, and their #anchors are headings there.
 - docs/CONFIG.md is what `evenkeel config reference` prints.
@@ -56,8 +57,14 @@ def output_matches(expected, found):
     return output_pattern(re.sub(r"[ \t]+\n", "\n", expected)).match(text) is not None
 
 
-def run_blocks(path, text, env):
+DEFAULT_URL = "http://127.0.0.1:8080"
+DEFAULT_PROGRAM = "build/evenkeel"
+
+
+def run_blocks(path, text, env, stand_ins=()):
     """Run a document's marked blocks in one shell, so that later ones build on earlier ones."""
+    for written, meant in stand_ins:
+        text = text.replace(written, meant)
     problems = []
     marked = list(blocks(text))
     steps = []
@@ -107,12 +114,12 @@ class Server:
 def check_blocks(build_dir):
     program = build_dir.resolve() / "evenkeel"
     server = Server(program, ROOT / "models/demo-q8_0.gguf")
-    env = {**os.environ, "PATH": f"{build_dir.resolve()}:{os.environ['PATH']}", "URL": server.url,
-           "EVENKEEL_URL": server.url}
+    env = {**os.environ, "PATH": f"{build_dir.resolve()}:{os.environ['PATH']}", "EVENKEEL_URL": server.url}
+    stand_ins = ((DEFAULT_URL, server.url), (DEFAULT_PROGRAM, str(program)))
     problems, n = [], 0
     try:
         for path in documents():
-            more, n_run = run_blocks(path.relative_to(ROOT), path.read_text(), env)
+            more, n_run = run_blocks(path.relative_to(ROOT), path.read_text(), env, stand_ins)
             problems += more
             n += n_run
     finally:
