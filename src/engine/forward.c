@@ -9,6 +9,7 @@
 #include "sys/clock.h"
 
 #define BATCH_TOKENS_MAX (1 << 20)
+#define BLOCK_TOKENS_MIN 16 /* that a configuration can ask for */
 
 /* ---- memory ---- */
 

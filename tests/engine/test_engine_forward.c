@@ -418,6 +418,10 @@ static void test_create_refuses(void **state)
     ek_forward_params small = params_of(&rig);
     ek_forward_params large = small;
     large.batch_tokens_max = 512;
+    ek_forward_params early = large; /* before the cache is there */
+    early.kv = NULL;
+    early.router = NULL;
+    assert_true(ek_engine_forward_bytes(&early) >= ek_engine_forward_bytes(&large));
     int64_t d = rig.model->params.d_model;
     int64_t more = ek_engine_forward_bytes(&large) - ek_engine_forward_bytes(&small);
     assert_true(more > 480 * 3 * d * (int64_t)sizeof(float)); /* at least x, normed and delta */
