@@ -60,10 +60,20 @@ def count_executable(record):
 
 
 def skip_reasons(record):
-    """What tests printed before they skipped, so that nothing is left out without a word."""
+    """What each skipped case printed between its start and its skip, so that nothing is left out without a word."""
     text = (record.get("stdout") or "") + (record.get("stderr") or "")
-    lines = [line.strip() for line in text.splitlines()]
-    return [line for line in lines if "skip" in line.lower() and not line.startswith("[")]
+    reasons, said = [], []
+    for line in text.splitlines():
+        if line.startswith("[ RUN"):
+            said = []
+        elif line.startswith("[  SKIPPED ]") and "listed below" not in line:
+            reasons += said[-1:]
+            said = []
+        elif line.startswith("skipped: "):
+            reasons.append(line[len("skipped: "):])
+        elif line.strip() and not line.startswith("["):
+            said.append(line.strip())
+    return reasons
 
 
 def report(records):
@@ -79,7 +89,7 @@ def report(records):
                 print("    " + line)
         elif counts.skipped:
             reasons = skip_reasons(record) or ["no reason given"]
-            print(f"skipped {counts.skipped} of {name}: {'; '.join(sorted(set(reasons))[:3])}")
+            print(f"skipped {counts.skipped} of {name}: {'; '.join(sorted(set(reasons)))}")
     return total
 
 
