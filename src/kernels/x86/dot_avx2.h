@@ -14,6 +14,7 @@
 enum {
     EK_DOT_PANELS = 1,
     EK_DOT_TOKENS = 2,
+    EK_DOT_DIRECT_TOKENS = 1,
 };
 
 EK_V16_INLINE __m256i load_4_everywhere(const int8_t *x)
@@ -32,7 +33,7 @@ EK_V16_INLINE v16i widen_add(v16i sum, v16i words)
 
 /* Codes below 2^code_bits, with code_bits at most 6: `run` pair sums fit 16 bits. */
 EK_V16_INLINE void dot_add_narrow(int code_bits, int n_tokens, int n_dwords, const uint8_t *code,
-                                  const int8_t *const x[EK_DOT_TOKENS], int32_t col,
+                                  const int8_t *const x[EK_DOT_TOKENS],
                                   v16i sum[EK_DOT_TOKENS][EK_DOT_PANELS])
 {
     const int run = code_bits == 4 ? 8 : code_bits == 5 ? 4 : 2;
@@ -50,7 +51,7 @@ EK_V16_INLINE void dot_add_narrow(int code_bits, int n_tokens, int n_dwords, con
             v16i w = v16i_load(code + k * 64);
 #pragma GCC unroll 2
             for (int t = 0; t < n_tokens; t++) {
-                __m256i four = load_4_everywhere(x[t] + col + k * 4);
+                __m256i four = load_4_everywhere(x[t] + k * 4);
                 __m256i low = _mm256_maddubs_epi16(w.low, four);
                 __m256i high = _mm256_maddubs_epi16(w.high, four);
                 words[t].low = _mm256_add_epi16(words[t].low, low);
@@ -63,9 +64,17 @@ EK_V16_INLINE void dot_add_narrow(int code_bits, int n_tokens, int n_dwords, con
     }
 }
 
+EK_V16_INLINE __m256i multiply_wide(__m256i codes, __m256i four)
+{
+    __m256i even_codes = _mm256_and_si256(codes, _mm256_set1_epi16(0xff));
+    __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(four, 8), 8);
+    __m256i odd_codes = _mm256_srli_epi16(codes, 8), odd = _mm256_srai_epi16(four, 8);
+    return _mm256_add_epi32(_mm256_madd_epi16(even_codes, even), _mm256_madd_epi16(odd_codes, odd));
+}
+
 /* Eight-bit codes: even and odd bytes apart as 16-bit numbers, products added in 32 bits. */
 EK_V16_INLINE void dot_add_wide(int n_tokens, int n_dwords, const uint8_t *code,
-                                const int8_t *const x[EK_DOT_TOKENS], int32_t col,
+                                const int8_t *const x[EK_DOT_TOKENS],
                                 v16i sum[EK_DOT_TOKENS][EK_DOT_PANELS])
 {
     const __m256i low_byte = _mm256_set1_epi16(0xff);
@@ -78,7 +87,7 @@ EK_V16_INLINE void dot_add_wide(int n_tokens, int n_dwords, const uint8_t *code,
         __m256i odd_high = _mm256_srli_epi16(w.high, 8);
 #pragma GCC unroll 2
         for (int t = 0; t < n_tokens; t++) {
-            __m256i four = load_4_everywhere(x[t] + col + k * 4);
+            __m256i four = load_4_everywhere(x[t] + k * 4);
             __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(four, 8), 8);
             __m256i odd = _mm256_srai_epi16(four, 8);
             __m256i low = _mm256_add_epi32(_mm256_madd_epi16(even_low, even),
@@ -91,16 +100,25 @@ EK_V16_INLINE void dot_add_wide(int n_tokens, int n_dwords, const uint8_t *code,
     }
 }
 
-EK_V16_INLINE void dot_add(int code_bits, int n_panels, int n_tokens, int n_dwords,
+EK_V16_INLINE v16i dot_add_4(int code_bits, v16i sum, v16i codes, const int8_t *x)
+{
+    __m256i four = load_4_everywhere(x);
+    if (code_bits <= 6)
+        return widen_add(sum, (v16i){_mm256_maddubs_epi16(codes.low, four),
+                                     _mm256_maddubs_epi16(codes.high, four)});
+    return (v16i){_mm256_add_epi32(sum.low, multiply_wide(codes.low, four)),
+                  _mm256_add_epi32(sum.high, multiply_wide(codes.high, four))};
+}
+
+EK_V16_INLINE void dot_add(int code_bits, int n_tokens, int n_dwords,
                            const uint8_t *const code[EK_DOT_PANELS],
-                           const int8_t *const x[EK_DOT_TOKENS], int32_t col,
+                           const int8_t *const x[EK_DOT_TOKENS],
                            v16i sum[EK_DOT_TOKENS][EK_DOT_PANELS])
 {
-    (void)n_panels; /* one, always */
     if (code_bits > 6)
-        dot_add_wide(n_tokens, n_dwords, code[0], x, col, sum);
+        dot_add_wide(n_tokens, n_dwords, code[0], x, sum);
     else
-        dot_add_narrow(code_bits, n_tokens, n_dwords, code[0], x, col, sum);
+        dot_add_narrow(code_bits, n_tokens, n_dwords, code[0], x, sum);
 }
 
 EK_V16_INLINE void half_sums(const int8_t *x, int32_t out[16])

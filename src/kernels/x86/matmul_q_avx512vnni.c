@@ -2,55 +2,102 @@
 
 #include "kernels/x86/dot_avx512vnni.h"
 
+#include "kernels/x86/panel_body.h"
+
 #include "kernels/x86/unpack_body.h"
 
 #include "kernels/tables.h"
 #include "kernels/x86/matmul_q_body.h"
 
-static_assert(TILE_TOKENS == 6 && TILE_PANELS == 2, "the switches below list every tile");
+static_assert(TILE_TOKENS == 6 && TILE_TOKENS_MIN == 3 && DIRECT_TOKENS == 4,
+              "the switches list every tile");
 
 static void affine(const tile_job *job)
 {
-    switch (job->n_panels * 8 + job->n_tokens) {
-    case 8 + 1: tile_affine(8, 1, 1, job); break;
-    case 8 + 2: tile_affine(8, 1, 2, job); break;
-    case 8 + 3: tile_affine(8, 1, 3, job); break;
-    case 8 + 4: tile_affine(8, 1, 4, job); break;
-    case 8 + 5: tile_affine(8, 1, 5, job); break;
-    case 8 + 6: tile_affine(8, 1, 6, job); break;
-    case 16 + 1: tile_affine(8, 2, 1, job); break;
-    case 16 + 2: tile_affine(8, 2, 2, job); break;
-    case 16 + 3: tile_affine(8, 2, 3, job); break;
-    case 16 + 4: tile_affine(8, 2, 4, job); break;
-    case 16 + 5: tile_affine(8, 2, 5, job); break;
-    default: tile_affine(8, 2, 6, job); break;
+    switch (job->n_tokens) {
+    case 3: tile_affine(8, 3, job); break;
+    case 4: tile_affine(8, 4, job); break;
+    case 5: tile_affine(8, 5, job); break;
+    default: tile_affine(8, 6, job); break;
     }
 }
 
 static void halves(const tile_job *job)
 {
-    switch (job->n_panels * 8 + job->n_tokens) {
-    case 8 + 1: tile_halves(1, 1, job); break;
-    case 8 + 2: tile_halves(1, 2, job); break;
-    case 8 + 3: tile_halves(1, 3, job); break;
-    case 8 + 4: tile_halves(1, 4, job); break;
-    case 8 + 5: tile_halves(1, 5, job); break;
-    case 8 + 6: tile_halves(1, 6, job); break;
-    case 16 + 1: tile_halves(2, 1, job); break;
-    case 16 + 2: tile_halves(2, 2, job); break;
-    case 16 + 3: tile_halves(2, 3, job); break;
-    case 16 + 4: tile_halves(2, 4, job); break;
-    case 16 + 5: tile_halves(2, 5, job); break;
-    default: tile_halves(2, 6, job); break;
+    switch (job->n_tokens) {
+    case 3: tile_halves(3, job); break;
+    case 4: tile_halves(4, job); break;
+    case 5: tile_halves(5, job); break;
+    default: tile_halves(6, job); break;
     }
 }
 
+EK_V16_INLINE void direct_dispatch(unpack_fn unpack, direct_job *job)
+{
+    switch (job->n_tokens) {
+    case 1: direct_run(unpack, 1, job); break;
+    case 2: direct_run(unpack, 2, job); break;
+    case 3: direct_run(unpack, 3, job); break;
+    default: direct_run(unpack, 4, job); break;
+    }
+}
+
+static void panel_q4_0(const source *from, panel *out)
+{
+    panel_fill(unpack_q4_0, from, out);
+}
+
+static void direct_q4_0(direct_job *job)
+{
+    direct_dispatch(unpack_q4_0, job);
+}
+
+static void panel_q8_0(const source *from, panel *out)
+{
+    panel_fill(unpack_q8_0, from, out);
+}
+
+static void direct_q8_0(direct_job *job)
+{
+    direct_dispatch(unpack_q8_0, job);
+}
+
+static void panel_q4_k(const source *from, panel *out)
+{
+    panel_fill(unpack_q4_k, from, out);
+}
+
+static void direct_q4_k(direct_job *job)
+{
+    direct_dispatch(unpack_q4_k, job);
+}
+
+static void panel_q5_k(const source *from, panel *out)
+{
+    panel_fill(unpack_q5_k, from, out);
+}
+
+static void direct_q5_k(direct_job *job)
+{
+    direct_dispatch(unpack_q5_k, job);
+}
+
+static void panel_q6_k(const source *from, panel *out)
+{
+    panel_fill(unpack_q6_k, from, out);
+}
+
+static void direct_q6_k(direct_job *job)
+{
+    direct_dispatch(unpack_q6_k, job);
+}
+
 static const q_format format_table[EK_TYPE_MAX] = {
-    [EK_TYPE_Q4_0] = {32, sizeof(ek_block_q4_0), unpack_q4_0, affine},
-    [EK_TYPE_Q8_0] = {32, sizeof(ek_block_q8_0), unpack_q8_0, affine},
-    [EK_TYPE_Q4_K] = {EK_K_ELEMS, sizeof(ek_block_q4_K), unpack_q4_k, affine},
-    [EK_TYPE_Q5_K] = {EK_K_ELEMS, sizeof(ek_block_q5_K), unpack_q5_k, affine},
-    [EK_TYPE_Q6_K] = {EK_K_ELEMS, sizeof(ek_block_q6_K), unpack_q6_k, halves},
+    [EK_TYPE_Q4_0] = {32, sizeof(ek_block_q4_0), panel_q4_0, affine, direct_q4_0},
+    [EK_TYPE_Q8_0] = {32, sizeof(ek_block_q8_0), panel_q8_0, affine, direct_q8_0},
+    [EK_TYPE_Q4_K] = {EK_K_ELEMS, sizeof(ek_block_q4_K), panel_q4_k, affine, direct_q4_k},
+    [EK_TYPE_Q5_K] = {EK_K_ELEMS, sizeof(ek_block_q5_K), panel_q5_k, affine, direct_q5_k},
+    [EK_TYPE_Q6_K] = {EK_K_ELEMS, sizeof(ek_block_q6_K), panel_q6_k, halves, direct_q6_k},
 };
 
 void ek_kernels_avx512_vnni_fill(ek_kernels *table)

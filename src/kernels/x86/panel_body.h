@@ -1,0 +1,107 @@
+/*
+ * Panels: a piece of a quantised matrix, 16 rows by up to 256 columns, turned so that a vector holds 4 neighbouring
+ * columns of 16 rows; and sinks, which take codes as they are unpacked. Written on v16; include a v16 header and a
+ * dot header first.
+ *
+ * One result is, over its blocks of 32 columns, with S the exact integer sum of code * q:
+ *     total = fma(S, a * scale, total), total = total - b * scaled_sum fused    where weights are a * code - b
+ *     total = fma(S, f * scale, total)      per half block of Q6_K, whose S counts codes from -32, f being a or b
+ * and of nothing else: blocks in rising order, but in each half of a Q6_K block of 256 the four lower half blocks before the
+ * four upper ones, as the codes lie. So neither tiles nor tokens nor instruction sets change a bit of a result.
+ */
+#include "kernels/kernels.h"
+
+enum {
+    PANEL_ROWS = 16,
+    PANEL_BLOCKS = 8, /* blocks of 32 columns */
+    BLOCK_DWORDS = 8, /* a block's columns in groups of 4 */
+    CODE_BYTES = 64,  /* one group of 4 columns of 16 rows */
+    DIRECT_TOKENS = EK_DOT_DIRECT_TOKENS,
+    SINK_SLOTS = 4, /* blocks whose codes arrive interleaved */
+};
+
+typedef struct panel {
+    EK_ALIGNED(64) float a[PANEL_BLOCKS][PANEL_ROWS];
+    EK_ALIGNED(64) float b[PANEL_BLOCKS][PANEL_ROWS];
+    EK_ALIGNED(64) uint8_t code[PANEL_BLOCKS][BLOCK_DWORDS][CODE_BYTES];
+} panel;
+
+/* A token's activations, from a panel's first column on. */
+typedef struct panel_token {
+    const int8_t *q;
+    const float *scale, *scaled_sum;
+} panel_token;
+
+EK_V16_INLINE v16f affine_add(v16f total, v16i sum, v16f a, v16f b, const panel_token *x, int block)
+{
+    v16f scale = v16f_mul(a, v16f_set1(x->scale[block]));
+    total = v16f_fma(v16f_from_i(sum), scale, total);
+    return v16f_fnma(b, v16f_set1(x->scaled_sum[block]), total);
+}
+
+EK_V16_INLINE v16f half_add(v16f total, v16i sum, v16f factor, const panel_token *x, int block)
+{
+    v16f scale = v16f_mul(factor, v16f_set1(x->scale[block]));
+    return v16f_fma(v16f_from_i(sum), scale, total);
+}
+
+/* What counting the codes of Q6_K from 0 instead of -32 adds to each half block, negated. */
+static void half_offsets(const int8_t *q, int32_t out[2 * PANEL_BLOCKS])
+{
+    half_sums(q, out);
+    v16i_store(out, v16i_sub(v16i_zero(), v16i_shl(v16i_load(out), 5)));
+}
+
+/*
+ * Where unpacked codes go. With n_tokens 0 they are stored in a panel, for many tokens to use; otherwise they are
+ * multiplied with a few tokens on the spot, which saves writing and reading them. n_tokens is a constant at every call.
+ */
+typedef struct sink {
+    panel *out;                               /* direct products use only its scales */
+    const panel_token *x;                     /* (n_tokens) */
+    int32_t (*half_offset)[2 * PANEL_BLOCKS]; /* (n_tokens), Q6_K */
+    v16i sum[SINK_SLOTS][DIRECT_TOKENS];
+    v16f total[DIRECT_TOKENS];
+} sink;
+
+EK_V16_INLINE void sink_begin(int n_tokens, sink *s, int slot)
+{
+#pragma GCC unroll 4
+    for (int t = 0; t < n_tokens; t++)
+        s->sum[slot][t] = v16i_zero();
+}
+
+EK_V16_INLINE void sink_begin_half(int n_tokens, sink *s, int slot, int block, int half)
+{
+#pragma GCC unroll 4
+    for (int t = 0; t < n_tokens; t++)
+        s->sum[slot][t] = v16i_set1(s->half_offset[t][2 * block + half]);
+}
+
+/* Codes of columns 4 * dword.. of a block. */
+EK_V16_INLINE void sink_take(int code_bits, int n_tokens, sink *s, int slot, int block, int dword,
+                             v16i codes)
+{
+    if (n_tokens == 0) v16i_store(s->out->code[block][dword], codes);
+#pragma GCC unroll 4
+    for (int t = 0; t < n_tokens; t++) {
+        const int8_t *q = s->x[t].q + block * EK_ACT_BLOCK + dword * 4;
+        s->sum[slot][t] = dot_add_4(code_bits, s->sum[slot][t], codes, q);
+    }
+}
+
+EK_V16_INLINE void sink_finish(int n_tokens, sink *s, int slot, int block)
+{
+    v16f a = v16f_load(s->out->a[block]), b = v16f_load(s->out->b[block]);
+#pragma GCC unroll 4
+    for (int t = 0; t < n_tokens; t++)
+        s->total[t] = affine_add(s->total[t], s->sum[slot][t], a, b, &s->x[t], block);
+}
+
+EK_V16_INLINE void sink_finish_half(int n_tokens, sink *s, int slot, int block, int half)
+{
+    v16f factor = v16f_load(half == 0 ? s->out->a[block] : s->out->b[block]);
+#pragma GCC unroll 4
+    for (int t = 0; t < n_tokens; t++)
+        s->total[t] = half_add(s->total[t], s->sum[slot][t], factor, &s->x[t], block);
+}
