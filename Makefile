@@ -21,7 +21,7 @@ help:
 	@echo "make test         install what is missing, build, run every test"
 	@echo "make build        build to $(BUILD)/evenkeel"
 	@echo "make check        layers, purity, style, lint, docs"
-	@echo "make format       clang-format over every C file"
+	@echo "make format       clang-format and comment width over every C file"
 	@echo "make docs         write the generated pages (docs/CONFIG.md)"
 	@echo "make docs-check   do what the docs say and compare"
 	@echo "make fuzz         each fuzzer for FUZZ_SECONDS (now $(FUZZ_SECONDS))"
@@ -50,6 +50,7 @@ check: setup-check build
 	@tools/check.sh $(BUILD)
 
 format:
+	@git ls-files '*.c' '*.h' | xargs python3 tools/wrap_comments.py
 	@git ls-files '*.c' '*.h' | xargs clang-format-14 -i
 
 docs: build

@@ -64,8 +64,8 @@ static bool take_choice(stream *s, const json_t *choice)
 }
 
 /*
- * The server's own words for what went wrong, from its error object. A refusal of what was asked is the
- * asker's to mend; everything else is the server's.
+ * The server's own words for what went wrong, from its error object. A refusal of what was asked is
+ * the asker's to mend; everything else is the server's.
  */
 static ek_status server_error(const json_t *root, ek_str raw, long code, ek_err *err)
 {

@@ -1,5 +1,6 @@
 /*
- * One answer of a chat: sends the conversation to /v1/chat/completions and prints the text as it streams in.
+ * One answer of a chat: sends the conversation to /v1/chat/completions and prints the text as it
+ * streams in.
  */
 #ifndef EK_CLI_ANSWER_H
 #define EK_CLI_ANSWER_H

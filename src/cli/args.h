@@ -9,9 +9,9 @@
  *         default: return ek_cli_args_exit(&args, id);
  *         }
  *
- * Options are long, with their value after "=" or as the next word, in any order with operands; "--" ends
- * them. --help (or -h) is every command's. What is wrong is said on standard error here, with the nearest
- * known name, so that a command only hands the exit code on.
+ * Options are long, with their value after "=" or as the next word, in any order with operands;
+ * "--" ends them. --help (or -h) is every command's. What is wrong is said on standard error here,
+ * with the nearest known name, so that a command only hands the exit code on.
  */
 #ifndef EK_CLI_ARGS_H
 #define EK_CLI_ARGS_H
@@ -44,7 +44,9 @@ ek_cli_args ek_cli_args_start(const ek_cli_command *command, int argc, char **ar
 /** @return an option's id, or one of EK_CLI_ARGS_* */
 int ek_cli_args_next(ek_cli_args *args);
 
-/** Exit code for a result that ends a command: help, a mistake, or an operand where none belongs. */
+/**
+ * Exit code for a result that ends a command: help, a mistake, or an operand where none belongs.
+ */
 int ek_cli_args_exit(const ek_cli_args *args, int result);
 
 /**

@@ -1,8 +1,8 @@
 /*
  * evenkeel chat: talk to a running server from a terminal or a pipe.
  *
- * One thread. Signals are blocked and asked for between steps, so that Ctrl-C ends an answer and never
- * leaves a half-freed conversation behind.
+ * One thread. Signals are blocked and asked for between steps, so that Ctrl-C ends an answer and
+ * never leaves a half-freed conversation behind.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -64,7 +64,10 @@ static ek_status start_anew(chat *c)
     return c->system ? add_message(c, "system", ek_str_from(c->system)) : EK_OK;
 }
 
-/* Between two pieces of an answer: Ctrl-C cancels it, everything else cancels it and ends the program. */
+/*
+ * Between two pieces of an answer: Ctrl-C cancels it, everything else cancels it and ends the
+ * program.
+ */
 static bool stop_answer(void *ctx)
 {
     chat *c = ctx;
@@ -119,7 +122,8 @@ static ek_status ask(chat *c, ek_str text, ek_cli_answer *out_answer, ek_err *er
 }
 
 /*
- * Move one line, without its end, from standard input to out_line. Waits in small steps, so that signals are seen.
+ * Move one line, without its end, from standard input to out_line. Waits in small steps, so that
+ * signals are seen.
  * @return EK_OK; EK_END input is over or a signal asked to end; EK_EIO; EK_ERANGE; EK_ENOMEM
  */
 static ek_status read_line(chat *c, ek_cli_text *out_line)

@@ -2,8 +2,8 @@
  * What a command of `evenkeel` is: one constant in a file of its own, listed in commands.c.
  *
  * It carries everything that help, the completion script and the option parser need, so that none
- * of them can drift from the others. A command's function gets its argv (argv[0] is the command's name) and
- * returns the process's exit code; only cli prints, and only main leaves.
+ * of them can drift from the others. A command's function gets its argv (argv[0] is the command's
+ * name) and returns the process's exit code; only cli prints, and only main leaves.
  */
 #ifndef EK_CLI_COMMAND_H
 #define EK_CLI_COMMAND_H

@@ -1,6 +1,6 @@
 /*
- * How a command ends: exit codes (those of sysexits.h where one fits) and the one line on standard error
- * that goes with each failure.
+ * How a command ends: exit codes (those of sysexits.h where one fits) and the one line on standard
+ * error that goes with each failure.
  */
 #ifndef EK_CLI_EXIT_H
 #define EK_CLI_EXIT_H

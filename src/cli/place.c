@@ -1,5 +1,6 @@
 /*
- * evenkeel place: from measured expert loads to a placement of replicas on devices, fresh or from an old one.
+ * evenkeel place: from measured expert loads to a placement of replicas on devices, fresh or from
+ * an old one.
  */
 #include <inttypes.h>
 #include <jansson.h>

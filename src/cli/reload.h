@@ -1,6 +1,6 @@
 /*
- * Reading the configuration again while serving. What can change under way changes; what cannot is named, so
- * that nobody believes it did. A configuration with a mistake changes nothing.
+ * Reading the configuration again while serving. What can change under way changes; what cannot is
+ * named, so that nobody believes it did. A configuration with a mistake changes nothing.
  */
 #ifndef EK_CLI_RELOAD_H
 #define EK_CLI_RELOAD_H
@@ -15,7 +15,8 @@
 /**
  * Load the settings again and apply them to a running server.
  * @param running      in force; its live keys take their new values
- * @param out_restart  names of changed keys that need a restart, comma-separated, cut at `bytes`; "" for none
+ * @param out_restart names of changed keys that need a restart, comma-separated, cut at `bytes`; ""
+ *         for none
  * @return EK_OK; as ek_cli_settings_load
  */
 EK_MUST ek_status ek_cli_reload(const ek_cli_settings *settings, ek_config *running,

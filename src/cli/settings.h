@@ -1,9 +1,10 @@
 /*
  * Where a command's configuration comes from: flags > environment > file > defaults.
  *
- * A command takes the options below into its own table, hands each of them to ek_cli_settings_take while it
- * walks its arguments, and then loads, possibly several times (a reload reads the file again). What a load
- * gave lives until the next close; flags are kept, so that a reload cannot undo them.
+ * A command takes the options below into its own table, hands each of them to ek_cli_settings_take
+ * while it walks its arguments, and then loads, possibly several times (a reload reads the file
+ * again). What a load gave lives until the next close; flags are kept, so that a reload cannot undo
+ * them.
  */
 #ifndef EK_CLI_SETTINGS_H
 #define EK_CLI_SETTINGS_H
@@ -53,12 +54,16 @@ typedef struct ek_cli_loaded {
 /** No settings but the file that $EVENKEEL_CONFIG names, if it does. */
 ek_cli_settings ek_cli_settings_start(void);
 
-/** Take the option of args' last step. @return EK_EXIT_OK, or the exit code of a mistake that has been said */
+/**
+ * Take the option of args' last step. @return EK_EXIT_OK, or the exit code of a mistake that has
+ * been said
+ */
 EK_MUST int ek_cli_settings_take(ek_cli_settings *settings, const ek_cli_args *args);
 
 /**
  * Put the configuration together, with this process's environment.
- * @return EK_OK; EK_ECONFIG and what reading the file gave; the text names file and line, variable or flag
+ * @return EK_OK; EK_ECONFIG and what reading the file gave; the text names file and line, variable
+ *         or flag
  */
 EK_MUST ek_status ek_cli_settings_load(const ek_cli_settings *settings, ek_cli_loaded *out_loaded,
                                        ek_err *err);

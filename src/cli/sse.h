@@ -1,8 +1,8 @@
 /*
  * Server-sent events: bytes as they arrive from a socket -> the data of whole events.
  *
- * Pieces may end anywhere, also inside a character or between the two line ends that close an event.
- * Comments and fields other than data are skipped. One thread.
+ * Pieces may end anywhere, also inside a character or between the two line ends that close an
+ * event. Comments and fields other than data are skipped. One thread.
  */
 #ifndef EK_CLI_SSE_H
 #define EK_CLI_SSE_H

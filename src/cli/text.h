@@ -16,7 +16,10 @@ typedef struct ek_cli_text {
     size_t room;
 } ek_cli_text;
 
-/** @return EK_OK; EK_ENOMEM; EK_ERANGE it would grow beyond max_bytes. The text is unchanged on failure */
+/**
+ * @return EK_OK; EK_ENOMEM; EK_ERANGE it would grow beyond max_bytes. The text is unchanged on
+ *         failure
+ */
 EK_MUST ek_status ek_cli_text_append(ek_cli_text *text, ek_str more, size_t max_bytes);
 
 /** Drop the first n bytes. */

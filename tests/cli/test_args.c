@@ -1,6 +1,7 @@
 /*
- * Goal: the option parser reads every spelling that the manual promises and refuses the rest with one line
- * that helps. Method: walks over made-up tables; standard error is caught in a file and compared.
+ * Goal: the option parser reads every spelling that the manual promises and refuses the rest with
+ * one line that helps. Method: walks over made-up tables; standard error is caught in a file and
+ * compared.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /*
- * Goal: however the network cuts a stream into pieces, the same events come out. Method: one stream with all line
- * ends, comments, several data lines and multi-byte characters, fed whole, byte by byte, and cut at each place.
+ * Goal: however the network cuts a stream into pieces, the same events come out. Method: one stream
+ * with all line ends, comments, several data lines and multi-byte characters, fed whole, byte by
+ * byte, and cut at each place.
  */
 #include <setjmp.h>
 #include <stdarg.h>
