@@ -27,7 +27,6 @@ static void wait_in_order(ek_crew *crew, ek_request *request)
     else
         crew->last_waiting = request;
     request->runs = false;
-    crew->n_waiting++;
 }
 
 static void leave_waiting(ek_crew *crew, ek_request *request)
@@ -41,7 +40,6 @@ static void leave_waiting(ek_crew *crew, ek_request *request)
     else
         crew->last_waiting = request->prev;
     request->prev = request->next = NULL;
-    crew->n_waiting--;
 }
 
 static void leave_running(ek_crew *crew, ek_request *request)
