@@ -211,10 +211,10 @@ static void take_step(ek_place_mover *m, const step *s)
     ek_place_core *core = &m->core;
     ek_place_move *move = &m->moves[m->n_moves++];
     if (s->other_slot >= 0) {
+        int32_t given = core->slot_expert[s->slot], taken = core->slot_expert[s->other_slot];
         ek_place_swap(core, s->slot, s->other_slot);
-        *move = (ek_place_move){s->slot, core->slot_expert[s->slot], s->other_slot,
-                                core->slot_expert[s->other_slot]};
-        m->n_replicas += 2;
+        *move = (ek_place_move){s->other_slot, given, s->slot, taken};
+        m->n_replicas += taken >= 0 ? 2 : 1;
         return;
     }
     int32_t old = core->slot_expert[s->slot];

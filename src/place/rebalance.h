@@ -3,9 +3,10 @@
  * it takes. A fresh solve moves nearly everything after a small drift; here every step is chosen for what it
  * gains, and the list of steps is the plan that a cluster carries out while traffic flows.
  *
- * Two kinds of step: a *swap* exchanges the replicas of two slots (two replicas' weights move), a *copy* puts
- * another replica of a hot expert into the slot of an expert that has replicas to spare (one moves). After every
- * step each expert still has a replica, and no device holds an expert twice that did not before.
+ * Two kinds of step: a *swap* exchanges the replicas of two slots (two replicas' weights move, or one, where the
+ * other slot is empty), a *copy* puts another replica of a hot expert into an empty slot or that of an expert
+ * that has replicas to spare (one moves). After every step each expert still has a replica, and no device holds
+ * an expert twice that did not before.
  *
  * Pure and deterministic, like place.h.
  */
@@ -20,13 +21,14 @@
 typedef struct ek_place_move {
     int32_t slot; /* receives `expert` */
     int32_t expert;
-    int32_t other_slot; /* of a swap: receives other_expert; -1: a copy */
-    int32_t other_expert;
+    int32_t other_slot;   /* of a swap: held `expert`, receives other_expert; -1: a copy */
+    int32_t other_expert; /* EK_PLACE_EMPTY: `slot` was empty, and other_slot is afterwards */
 } ek_place_move;
 
 typedef struct ek_place_move_params {
-    double target;     /* stop when busiest/mean is this or less; 1.01 is a good value */
-    int32_t max_moves; /* replicas that may move: a swap counts 2, a copy 1 */
+    double target; /* stop when busiest/mean is this or less; 1.01 is a good value */
+    int32_t
+        max_moves; /* replicas that may move: a swap counts 2, or 1 into an empty slot, a copy 1 */
 } ek_place_move_params;
 
 /**

@@ -57,7 +57,7 @@ static void carry_out(const ek_place_topology *t, const int32_t *old, const int3
             assert_int_equal(now[m->slot], m->other_expert);
             assert_int_equal(now[m->other_slot], m->expert);
             now[m->other_slot] = m->other_expert;
-            n_replicas += 2;
+            n_replicas += m->other_expert >= 0 ? 2 : 1;
         } else {
             if (now[m->slot] >= 0) {
                 assert_true(count[now[m->slot]] > 1);
@@ -106,6 +106,43 @@ static void test_random_plans(void **state)
         ek_place_input_check(t, slot_expert);
         carry_out(t, old, slot_expert, &p);
     }
+}
+
+/* Experts once each, in order, the other slots empty: replicas move and are copied into them. */
+static void test_empty_slots(void **state)
+{
+    (void)state;
+    ek_rng rng;
+    static plan p;
+    int32_t n_moved_over = 0, n_copied = 0;
+    ek_rng_init(&rng, 22);
+    for (int32_t i = 0; i < 200; i++) {
+        ek_place_random problem;
+        ek_place_balance before;
+        int32_t old[SLOTS_MAX], slot_expert[SLOTS_MAX];
+        ek_place_input_random(&rng, &problem);
+        ek_place_topology *t = &problem.topology;
+        t->device_dead = NULL;
+        t->n_groups = 1;
+        memset(old, 0xff, sizeof old);
+        for (int32_t e = 0; e < t->n_experts; e++)
+            old[e * t->n_slots / t->n_experts] = e;
+        memcpy(slot_expert, old, sizeof old);
+        ek_arena scratch = ek_fixture_arena(ek_place_rebalance_bytes(t));
+        assert_int_equal(ek_place_measure(t, problem.loads, old, scratch, &before), EK_OK);
+        ek_fixture_arena_free(scratch.beg);
+        assert_int_equal(rebalance(t, 1.01, t->n_slots, problem.loads, slot_expert, &p), EK_OK);
+        ek_place_input_check(t, slot_expert);
+        carry_out(t, old, slot_expert, &p);
+        assert_true(p.balance.max_over_mean <= before.max_over_mean + 1e-9);
+        for (int32_t k = 0; k < p.n_moves; k++) {
+            assert_true(p.moves[k].expert >= 0);
+            n_moved_over += p.moves[k].other_slot >= 0 && p.moves[k].other_expert < 0;
+            n_copied += p.moves[k].other_slot < 0;
+        }
+    }
+    print_message("%d moves into empty slots, %d copies\n", n_moved_over, n_copied);
+    assert_true(n_moved_over > 0 && n_copied > 0);
 }
 
 static void test_limits(void **state)
@@ -222,6 +259,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_plans),
+        cmocka_unit_test(test_empty_slots),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_restores_lost),
         cmocka_unit_test(test_stale),
