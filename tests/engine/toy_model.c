@@ -48,23 +48,25 @@ void toy_logits(const int32_t *tokens, int32_t n_tokens, float *out_logits)
 
 /* ---- in place of the model file ---- */
 
-static const ek_model_params model_params = {
-    .arch = "toy",
-    .n_layers = TOY_N_LAYERS,
-    .d_model = HEAD_DIM,
-    .n_vocab = TOY_N_VOCAB,
-    .context_tokens = TOY_CONTEXT,
-    .n_heads = 1,
-    .n_kv_heads = 1,
-    .head_dim_k = HEAD_DIM,
-    .head_dim_v = HEAD_DIM,
-    .n_experts = TOY_N_EXPERTS,
-    .top_k = 1,
-    .n_params_total = 1000,
-    .n_params_active = 500,
-    .weight_bytes = 4000,
+static const ek_model model = {
+    .params =
+        {
+            .arch = "toy",
+            .n_layers = TOY_N_LAYERS,
+            .d_model = HEAD_DIM,
+            .n_vocab = TOY_N_VOCAB,
+            .context_tokens = TOY_CONTEXT,
+            .n_heads = 1,
+            .n_kv_heads = 1,
+            .head_dim_k = HEAD_DIM,
+            .head_dim_v = HEAD_DIM,
+            .n_experts = TOY_N_EXPERTS,
+            .top_k = 1,
+            .n_params_total = 1000,
+            .n_params_active = 500,
+            .weight_bytes = 4000,
+        },
 };
-static const ek_model model = {.params = model_params};
 
 ek_status ek_expert_model_open(const char *path, const char *chat_format, ek_model_file **out_file,
                                ek_err *err)
@@ -75,7 +77,7 @@ ek_status ek_expert_model_open(const char *path, const char *chat_format, ek_mod
     ek_model_file *file = ek_sys_calloc(1, sizeof *file);
     assert_non_null(file);
     file->model = &model;
-    file->file_bytes = model_params.weight_bytes;
+    file->file_bytes = model.params.weight_bytes;
     *out_file = file;
     return EK_OK;
 }
