@@ -32,7 +32,7 @@
 typedef struct ek_crew {
     ek_request **running; /* (running_max) */
     int32_t n_running;
-    ek_request *first_waiting, *last_waiting; /* by order of arrival */
+    ek_request *first_waiting, *last_waiting;   /* by order of arrival */
     ek_request *first_finished, *last_finished; /* since the last delivery */
     int64_t next_order;
     int64_t due_us; /* no waiting request's time is up before this */

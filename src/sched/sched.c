@@ -2,7 +2,7 @@
 
 #include "base/assert.h"
 
-/* While a step is composed, pick[] holds all sequences by age; n_tokens says what became of them. */
+/* While a step is composed, pick[] holds all sequences by age; n_tokens says what became of one. */
 enum { GIVEN_UP = -1, LEFT_OUT = 0 };
 
 typedef struct composer {
