@@ -84,7 +84,7 @@ bool ek_model_gguf_has(const ek_gguf *gguf, const char *key);
  * Typed look-ups. All return EK_OK; EK_ENOTFOUND (no such key); EK_EFORMAT (another type, or
  * outside the range given), and the error text names the key, what it holds and what was wanted.
  */
-/** Any integer type whose value lies in [min, max]. */
+/** Any integer type whose value lies in [min, max]; max is below INT64_MAX. */
 EK_MUST ek_status ek_model_gguf_int(const ek_gguf *gguf, const char *key, int64_t min, int64_t max,
                                     int64_t *out_value, ek_err *err);
 /** F32 or F64, finite. */
