@@ -28,11 +28,17 @@ help:
 	@echo "make install      to PREFIX (now $(PREFIX)), DESTDIR is honoured"
 	@echo "make clean        remove every build directory"
 
-run: setup-build build
+run: setup-build $(BUILD)/build.ninja
+	@meson compile -C $(BUILD) evenkeel:executable
 	exec $(BUILD)/evenkeel serve --model $(MODEL) $(ARGS)
 
-test: setup-test build
+test: setup-test $(BUILD)/tests-enabled build
 	@python3 tools/run_tests.py $(BUILD)
+
+# A folder that was configured before cmocka was there has no tests in it yet.
+$(BUILD)/tests-enabled: | $(BUILD)/build.ninja
+	@meson configure $(BUILD) -Dtests=enabled
+	@touch $@
 
 setup: setup-build
 
