@@ -257,7 +257,7 @@ int64_t ek_gateway_call_stream(ek_call *call, char *out_bytes, size_t max)
     size_t n = generation->out.len < max ? generation->out.len : max;
     int64_t result = (int64_t)n;
     if (call->gone) {
-        result = -2;
+        result = -1;
     } else if (n > 0) {
         memcpy(out_bytes, generation->out.data, n);
         ek_gateway_buf_consume(&generation->out, n);
@@ -317,6 +317,7 @@ void ek_gateway_call_end(ek_call *call, bool complete, bool answered)
 {
     ek_sys_mutex_lock(&call->lock);
     if (!complete && !call->gone) abandon_locked(call);
+    complete = complete && !call->gone;
     if (call->phase == EK_CALL_STREAMING) ek_gauge_add(call->gateway->counters.streams_open, -1);
     if (!answered) note_end_locked(call, complete);
     call->phase = EK_CALL_ENDED;

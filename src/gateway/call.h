@@ -113,7 +113,9 @@ bool ek_gateway_call_body(ek_call *call, ek_str bytes);
  * side
  */
 ek_call_step ek_gateway_call_advance(ek_call *call, bool hung_up);
-/** Next bytes of the stream. @return n > 0; 0 suspended; -1 the end; -2 cut off */
+/**
+ * Next bytes of the stream. @return n > 0; 0 suspended; -1 the end, of the stream or of interest
+ */
 int64_t ek_gateway_call_stream(ek_call *call, char *out_bytes, size_t max);
 /**
  * MHD lets go; drops its reference.

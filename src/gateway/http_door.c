@@ -20,7 +20,8 @@
 #include "sys/clock.h"
 #include "sys/log.h"
 
-#define SWEEP_US       50000 /* how often time limits are looked at */
+#define SWEEP_US       50000  /* how often time limits are looked at */
+#define HANGUP_US      100000 /* MHD's time to take in what a client left behind when it hung up */
 #define EVENTS_MAX     128
 #define ACCEPTS_MAX    64 /* in a row, before events of others are looked at */
 #define DRAIN_READS    16 /* of a refused client, before others are looked at */
@@ -186,7 +187,7 @@ static void serve_locked(ek_http_server *server, ek_conn *conn, ek_str text, int
     conn->scanned = 0;
     conn->head_fresh = true;
     conn->answering = false;
-    conn->deadline_us = now_us + server->params->body_timeout_us;
+    conn->deadline_us = now_us + (conn->hung_up ? HANGUP_US : server->params->body_timeout_us);
     conn->bytes_due += conn->head.bytes + conn->head.content_length;
     /*
      * How many bytes a chunked body took on the wire is only known to MHD, so nothing may follow
@@ -196,7 +197,8 @@ static void serve_locked(ek_http_server *server, ek_conn *conn, ek_str text, int
     (void)hand_over_locked(server, conn);
 }
 
-static void wait_on_locked(ek_http_server *server, ek_conn *conn, size_t n_seen, int64_t now_us)
+static void wait_on_locked(ek_http_server *server, ek_conn *conn, size_t n_seen, size_t scanned,
+                           int64_t now_us)
 {
     ek_fault fault;
     if (n_seen == server->peek_bytes) {
@@ -205,9 +207,14 @@ static void wait_on_locked(ek_http_server *server, ek_conn *conn, size_t n_seen,
         refuse_locked(server, conn, &fault, now_us);
         return;
     }
+    if (conn->hung_up) { /* half a head, and no more will come */
+        ek_gateway_door_drop_locked(server, conn);
+        return;
+    }
     bool first_bytes = conn->scanned == 0;
     if (first_bytes && conn->state == EK_CONN_IDLE)
         conn->deadline_us = now_us + server->params->header_timeout_us;
+    conn->scanned = scanned;
 }
 
 void ek_gateway_door_look_locked(ek_http_server *server, ek_conn *conn, int64_t now_us)
@@ -233,8 +240,7 @@ void ek_gateway_door_look_locked(ek_http_server *server, ek_conn *conn, int64_t 
     } else if (status == EK_OK && n_head < server->peek_bytes) {
         serve_locked(server, conn, (ek_str){text.data, n_head}, now_us);
     } else {
-        wait_on_locked(server, conn, text.len, now_us);
-        conn->scanned = scanned;
+        wait_on_locked(server, conn, text.len, scanned, now_us);
     }
 }
 
@@ -298,17 +304,22 @@ static void accept_some(ek_http_server *server, int64_t now_us)
 
 static void handle_event(ek_http_server *server, uint64_t key, uint32_t events, int64_t now_us)
 {
+    const uint32_t ends = (uint32_t)EPOLLRDHUP | (uint32_t)EPOLLHUP | (uint32_t)EPOLLERR;
     ek_call *gone = NULL;
     ek_sys_mutex_lock(&server->lock);
     ek_conn *conn = ek_gateway_conns_find(&server->conns, (int32_t)(key >> 32), (uint32_t)key);
+    if (conn && (events & ends)) conn->hung_up = true;
     if (conn && (conn->state == EK_CONN_HEAD || conn->state == EK_CONN_IDLE)) {
         ek_gateway_door_look_locked(server, conn, now_us);
     } else if (conn && conn->state == EK_CONN_LINGER) {
         drain_locked(server, conn);
-    } else if (conn && conn->state == EK_CONN_SERVED &&
-               (events & ((uint32_t)EPOLLRDHUP | (uint32_t)EPOLLHUP | (uint32_t)EPOLLERR))) {
-        conn->hung_up = true;
+    } else if (conn && conn->state == EK_CONN_SERVED && conn->hung_up) {
         if (conn->answering && conn->call) gone = ek_gateway_call_ref(conn->call);
+        /*
+         * MHD reads on only at the next event, and after the last bytes and the end in one there is
+         * none.
+         */
+        if (!conn->answering) conn->deadline_us = now_us + HANGUP_US;
     }
     ek_sys_mutex_unlock(&server->lock);
     if (!gone) return;
@@ -337,7 +348,7 @@ static void expire_locked(ek_http_server *server, ek_conn *conn, int64_t now_us)
         }
         ek_gateway_fault_set(&fault, EK_FAULT_CLIENT_TIMEOUT, NULL,
                              "the request's body did not arrive in time");
-        if (!conn->answered) ek_gateway_door_answer_locked(server, conn, &fault);
+        if (!conn->answered && !conn->hung_up) ek_gateway_door_answer_locked(server, conn, &fault);
         ek_gateway_door_drop_locked(server, conn);
         return;
     case EK_CONN_LINGER: ek_gateway_door_drop_locked(server, conn); return;

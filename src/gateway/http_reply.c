@@ -71,11 +71,14 @@ enum MHD_Result ek_gateway_http_reply(struct MHD_Connection *mhd, ek_call *call,
     return result;
 }
 
+/*
+ * A stream whose client is gone ends like any other. To tell MHD of an error would leave the closed
+ * connection where nothing cleans it up before its idle time is over.
+ */
 static ssize_t read_stream(void *cls, uint64_t pos EK_UNUSED, char *out_bytes, size_t max)
 {
     int64_t n = ek_gateway_call_stream(cls, out_bytes, max);
-    if (n >= 0) return (ssize_t)n;
-    return n == -1 ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
+    return n >= 0 ? (ssize_t)n : MHD_CONTENT_READER_END_OF_STREAM;
 }
 
 static void release_call(void *cls)

@@ -15,6 +15,12 @@
 
 #define BACKLOG 1024
 
+/*
+ * What the kernel keeps for a client that does not read. Left alone it grows to megabytes per
+ * stream, and tokens are computed for nobody; this is a few hundred tokens' worth of frames.
+ */
+#define SEND_BYTES 131072
+
 typedef union any_address {
     struct sockaddr any;
     struct sockaddr_in v4;
@@ -134,6 +140,7 @@ ek_status ek_gateway_accept(int listener, int *out_fd, uint8_t out_ip[16])
         return EK_EIO;
     }
     const int on = 1;
+    const int send_bytes = SEND_BYTES;
     if (!set_flags(fd)) {
         close(fd);
         return EK_EIO;
@@ -143,6 +150,7 @@ ek_status ek_gateway_accept(int listener, int *out_fd, uint8_t out_ip[16])
      */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes);
     if (any.any.sa_family == AF_INET6) {
         memcpy(out_ip, &any.v6.sin6_addr, 16);
     } else {

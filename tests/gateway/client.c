@@ -32,7 +32,7 @@ void sleep_ms(int64_t ms)
     nanosleep(&pause, NULL);
 }
 
-bool client_try_open(const char *address, client *out_client)
+static bool open_with(const char *address, int receive_bytes, client *out_client)
 {
     char host[64];
     const char *colon = strrchr(address, ':');
@@ -43,6 +43,7 @@ bool client_try_open(const char *address, client *out_client)
     assert_int_equal(inet_pton(AF_INET, host, &peer.sin_addr), 1);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
+    if (receive_bytes) setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
     if (connect(fd, (struct sockaddr *)&peer, sizeof peer) != 0) {
         close(fd);
         return false;
@@ -51,6 +52,18 @@ bool client_try_open(const char *address, client *out_client)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     *out_client = (client){.fd = fd};
     return true;
+}
+
+bool client_try_open(const char *address, client *out_client)
+{
+    return open_with(address, 0, out_client);
+}
+
+client client_open_small(const char *address)
+{
+    client c;
+    assert_true(open_with(address, 4096, &c));
+    return c;
 }
 
 client client_open(const char *address)

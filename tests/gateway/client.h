@@ -31,6 +31,8 @@ typedef struct reply {
 client client_open(const char *address);
 /** The same; false when refused. */
 bool client_try_open(const char *address, client *out_client);
+/** With a receive buffer of a few KiB, so that the server notices when nobody reads. */
+client client_open_small(const char *address);
 void client_close(client *c);
 /** Close so that the server sees a reset. */
 void client_reset(client *c);
