@@ -56,6 +56,7 @@ static void print_allowed(const ek_config_key *key, FILE *out)
         fprintf(out, "%s", names);
         return;
     case EK_CONFIG_INT:
+    case EK_CONFIG_REAL:
     case EK_CONFIG_DURATION:
     case EK_CONFIG_SIZE:
         ek_config_range_print(key, range);
@@ -90,9 +91,10 @@ void ek_config_print_reference(FILE *out)
         "Unknown keys, duplicates, wrong types and values out of range are errors that name file,\n"
         "line and remedy. Durations are whole numbers with `us`, `ms`, `s`, `m`, `h` or `d`; "
         "sizes\n"
-        "with `B`, `KiB`, `MiB`, `GiB` or `TiB`. An empty text (`\"\"`) is the same as not set.\n"
-        "Lists, anchors, tags and further documents are not used. `version: 1` at the top names\n"
-        "this format, and may be left out.\n");
+        "with `B`, `KiB`, `MiB`, `GiB` or `TiB`; other numbers may have decimals (`0.85`) where\n"
+        "their default or range has. An empty text (`\"\"`) is the same as not set. Lists,\n"
+        "anchors, tags and further documents are not used. `version: 1` at the top names this\n"
+        "format, and may be left out.\n");
     for (int32_t s = 0; s < ek_config_n_sections; s++) {
         fprintf(out, "\n## %s\n\n%s\n\n", ek_config_sections[s].name, ek_config_sections[s].help);
         fprintf(out, "| key | values | default | meaning |\n|---|---|---|---|\n");

@@ -19,6 +19,23 @@ static_assert(sizeof(ek_log_level) == sizeof(int32_t), "choices are written as i
 static_assert(sizeof(ek_kernels_choice) == sizeof(int32_t), "choices are written as int32_t");
 static_assert(sizeof(ek_route_policy) == sizeof(int32_t), "choices are written as int32_t");
 
+/*
+ * Rows of the routing numbers, whose defaults, ranges and texts stand in route/params.h. They end
+ * with their comma, which the formatter cannot know.
+ */
+/* clang-format off */
+#define MILLIONTHS(x) ((int64_t)((x) * 1e6 + 0.5))
+#define ROUTE_REAL(key, field, value, text, low, high, word, read_by, meaning) \
+    {"routing", #key, EK_CONFIG_REAL, AT(double, engine.route.field), text,    \
+     MILLIONTHS(low), MILLIONTHS(high), word, .help = meaning},
+#define ROUTE_COUNT(key, field, value, text, low, high, word, read_by, meaning) \
+    {"routing", #key, EK_CONFIG_INT, AT(int32_t, engine.route.field), text,     \
+     low, high, word, .help = meaning},
+#define ROUTE_TIME(key, field, value, text, low, high, word, read_by, meaning)   \
+    {"routing", #key, EK_CONFIG_DURATION, AT(int64_t, engine.route.field), text, \
+     low, high, word, .help = meaning},
+/* clang-format on */
+
 #define MS      INT64_C(1000)
 #define SECONDS (1000 * MS)
 #define MINUTES (60 * SECONDS)
@@ -31,7 +48,7 @@ const ek_config_section ek_config_sections[] = {
     {"model", "What is served."},
     {"log", "Where the program writes what it does: one line per event, logfmt."},
     {"engine", "How the model is computed."},
-    {"routing", "Which experts a token goes to."},
+    {"routing", "Which experts a token goes to. docs/ROUTING.md tells how these work together."},
     {"gateway", "The HTTP side: addresses, limits and time limits."},
 };
 const int32_t ek_config_n_sections = EK_COUNT_OF(ek_config_sections);
@@ -47,7 +64,10 @@ static const ek_config_choice kernels[] = {{"auto", EK_KERNELS_AUTO},
                                            {"avx512", EK_KERNELS_AVX512},
                                            {NULL, 0}};
 static const ek_config_choice block_tokens[] = {{"16", 16}, {"32", 32}, {"64", 64}, {NULL, 0}};
-static const ek_config_choice policies[] = {{"static", EK_ROUTE_POLICY_STATIC}, {NULL, 0}};
+static const ek_config_choice policies[] = {
+    {"static", EK_ROUTE_POLICY_STATIC},     {"least-load", EK_ROUTE_POLICY_LEAST_LOAD},
+    {"discount", EK_ROUTE_POLICY_DISCOUNT}, {"breaker", EK_ROUTE_POLICY_BREAKER},
+    {"adaptive", EK_ROUTE_POLICY_ADAPTIVE}, {NULL, 0}};
 
 const ek_config_key ek_config_keys[] = {
     {"model", "path", EK_CONFIG_TEXT, AT(const char *, model_path),
@@ -101,7 +121,13 @@ const ek_config_key ek_config_keys[] = {
      100 * MS, 1 * HOURS, .help = "One step that takes longer turns health to unhealthy."},
 
     {"routing", "policy", EK_CONFIG_CHOICE, AT(ek_route_policy, engine.route.policy), "static",
-     .choices = policies, .help = "`static` is the model's own choice, bit for bit."},
+     .choices = policies,
+     .help =
+         "How load bends the choice of experts: not at all (`static`, the model's own choice, bit "
+         "for bit), or as docs/ROUTING.md describes."},
+    /* clang-format off */
+    EK_ROUTE_PARAM_TABLE(ROUTE_REAL, ROUTE_COUNT, ROUTE_TIME)
+    /* clang-format on */
 
     {"gateway", "listen", EK_CONFIG_TEXT, AT(const char *, gateway.listen), "127.0.0.1:8080", 1,
      .help = "Address of the API: `host:port`, `[ipv6]:port`, or `:port` for all addresses; port 0 "

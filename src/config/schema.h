@@ -19,6 +19,7 @@ typedef enum ek_config_type {
     EK_CONFIG_INT,      /* int32_t */
     EK_CONFIG_DURATION, /* int64_t, microseconds */
     EK_CONFIG_SIZE,     /* int64_t or size_t, bytes */
+    EK_CONFIG_REAL,     /* double, with at most six decimals; min and max in millionths */
     EK_CONFIG_CHOICE,   /* an enum, or an int32_t that only has certain values */
 } ek_config_type;
 
@@ -34,7 +35,11 @@ typedef struct ek_config_key {
     size_t offset;             /* of the field in ek_config */
     const char *default_value; /* as a file would have it; NULL: a text that is not set */
     int64_t min, max;          /* of numbers; a text with min 1 has to be there */
-    const char *zero; /* word for the value 0 where 0 means something else ("auto"), or NULL */
+    /*
+     * Word for the value 0 where 0 means something else ("auto"), or NULL. A real number is then 0 or
+     * in its range, the others have 0 in theirs.
+     */
+    const char *zero;
     const ek_config_choice *choices; /* of EK_CONFIG_CHOICE, up to the one without a name */
     const char *unset; /* what an unset text means, for the reference; NULL: cannot be unset */
     const char *help;  /* one sentence or two, for docs/CONFIG.md */
@@ -51,7 +56,7 @@ extern const int32_t ek_config_n_keys;
 extern const ek_config_section ek_config_sections[];
 extern const int32_t ek_config_n_sections;
 
-#define EK_CONFIG_KEYS_MAX     64 /* more rows need more room in the file reader's table */
+#define EK_CONFIG_KEYS_MAX     96 /* more rows need more room in the file reader's table */
 #define EK_CONFIG_SECTIONS_MAX 16
 
 /** Index of a section, or -1. */

@@ -1,5 +1,6 @@
 #include "config/value.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -94,6 +95,35 @@ static ek_status parse_int(const ek_config_key *key, ek_str text, int64_t *out_v
     return EK_OK;
 }
 
+#define REAL_DECIMALS 6
+
+/* "0.85": digits, and at most REAL_DECIMALS after the point. Kept as millionths. */
+static ek_status parse_real(const ek_config_key *key, ek_str text, int64_t *out_value, ek_err *err)
+{
+    int64_t whole, fraction = 0;
+    size_t n_whole = take_digits(text, &whole), n_fraction = 0;
+    bool has_point = n_whole < text.len && text.data[n_whole] == '.';
+    ek_str rest = {text.data + n_whole + has_point, text.len - n_whole - has_point};
+    if (has_point) n_fraction = take_digits(rest, &fraction);
+    if (!digits_plain(text, n_whole) || n_fraction != rest.len || n_fraction > REAL_DECIMALS ||
+        (has_point && n_fraction == 0)) {
+        char what[96];
+        snprintf(what, sizeof what, "write a number such as 0.85, with at most %d decimals%s%s",
+                 REAL_DECIMALS, key->zero ? ", or " : "", key->zero ? key->zero : "");
+        return refuse(key, text, what, err);
+    }
+    for (size_t i = n_fraction; i < REAL_DECIMALS; i++)
+        fraction *= 10;
+    int64_t value;
+    if (__builtin_mul_overflow(whole, 1000000, &value) ||
+        __builtin_add_overflow(value, fraction, &value))
+        value = INT64_MAX;
+    if (!(key->zero && value == 0) && (value < key->min || value > key->max))
+        return refuse_range(key, text, err);
+    *out_value = value;
+    return EK_OK;
+}
+
 static ek_status parse_quantity(const ek_config_key *key, ek_str text, int64_t *out_value,
                                 ek_err *err)
 {
@@ -164,6 +194,7 @@ static ek_status parse_number(const ek_config_key *key, ek_str text, int64_t *ou
     switch (key->type) {
     case EK_CONFIG_BOOL: return parse_bool(key, text, out_value, err);
     case EK_CONFIG_INT: return parse_int(key, text, out_value, err);
+    case EK_CONFIG_REAL: return parse_real(key, text, out_value, err);
     case EK_CONFIG_DURATION:
     case EK_CONFIG_SIZE: return parse_quantity(key, text, out_value, err);
     case EK_CONFIG_CHOICE: return parse_choice(key, text, out_value, err);
@@ -209,7 +240,10 @@ static void store_number(const ek_config_key *key, int64_t value, ek_config *con
     char *field = (char *)config + key->offset;
     bool as_bool = value != 0;
     int32_t as_int = (int32_t)value;
-    if (key->type == EK_CONFIG_BOOL)
+    double as_real = (double)value / 1e6;
+    if (key->type == EK_CONFIG_REAL)
+        memcpy(field, &as_real, sizeof as_real);
+    else if (key->type == EK_CONFIG_BOOL)
         memcpy(field, &as_bool, sizeof as_bool);
     else if (key->type == EK_CONFIG_INT || key->type == EK_CONFIG_CHOICE)
         memcpy(field, &as_int, sizeof as_int);
@@ -223,6 +257,11 @@ static int64_t load_number(const ek_config_key *key, const ek_config *config)
     int64_t value = 0;
     bool as_bool = false;
     int32_t as_int = 0;
+    double as_real = 0;
+    if (key->type == EK_CONFIG_REAL) {
+        memcpy(&as_real, field, sizeof as_real);
+        return llround(as_real * 1e6);
+    }
     if (key->type == EK_CONFIG_BOOL) {
         memcpy(&as_bool, field, sizeof as_bool);
         return as_bool;
@@ -246,11 +285,27 @@ ek_status ek_config_value_apply(const ek_config_key *key, ek_str text, ek_arena 
     return EK_OK;
 }
 
+/* Millionths as "0.85": no more decimals than there are. */
+static void print_real(int64_t value, char out_text[EK_CONFIG_VALUE_TEXT_MAX])
+{
+    int64_t fraction = value % 1000000;
+    int decimals = fraction ? REAL_DECIMALS : 0;
+    for (; decimals > 0 && fraction % 10 == 0; fraction /= 10)
+        decimals--;
+    if (decimals > 0)
+        snprintf(out_text, EK_CONFIG_VALUE_TEXT_MAX, "%lld.%0*lld", (long long)(value / 1000000),
+                 decimals, (long long)fraction);
+    else
+        snprintf(out_text, EK_CONFIG_VALUE_TEXT_MAX, "%lld", (long long)(value / 1000000));
+}
+
 void ek_config_number_print(const ek_config_key *key, int64_t value,
                             char out_text[EK_CONFIG_VALUE_TEXT_MAX])
 {
     if (value == 0 && key->zero) {
         snprintf(out_text, EK_CONFIG_VALUE_TEXT_MAX, "%s", key->zero);
+    } else if (key->type == EK_CONFIG_REAL) {
+        print_real(value, out_text);
     } else if (key->type == EK_CONFIG_DURATION || key->type == EK_CONFIG_SIZE) {
         unit_list units = units_of(key);
         size_t i = 0;
@@ -269,7 +324,8 @@ void ek_config_range_print(const ek_config_key *key, char out_text[EK_CONFIG_RAN
 {
     char low[EK_CONFIG_VALUE_TEXT_MAX], high[EK_CONFIG_VALUE_TEXT_MAX];
     /* Where 0 has a word of its own, the numbers begin above it. */
-    ek_config_number_print(key, key->zero ? 1 : key->min, low);
+    bool is_real = key->type == EK_CONFIG_REAL;
+    ek_config_number_print(key, key->zero && !is_real ? 1 : key->min, low);
     ek_config_number_print(key, key->max, high);
     snprintf(out_text, EK_CONFIG_RANGE_TEXT_MAX, "%s to %s%s%s", low, high,
              key->zero ? ", or " : "", key->zero ? key->zero : "");

@@ -26,7 +26,7 @@ EK_MUST ek_status ek_config_value_apply(const ek_config_key *key, ek_str text, e
 /** The stored value as a file would have it, for all types but EK_CONFIG_TEXT. */
 void ek_config_value_print(const ek_config_key *key, const ek_config *config,
                            char out_text[EK_CONFIG_VALUE_TEXT_MAX]);
-/** A number of the key's type as a file would have it ("30s", "4MiB", "auto"). */
+/** A number of the key's type as a file would have it ("30s", "4MiB", "0.85", "auto"). */
 void ek_config_number_print(const ek_config_key *key, int64_t value,
                             char out_text[EK_CONFIG_VALUE_TEXT_MAX]);
 /** What a number of the key may be, in words: "1 to 1024, or auto". */

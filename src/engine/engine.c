@@ -22,7 +22,7 @@
 #define QUEUE_LIMIT       65536
 #define THREADS_LIMIT     1024
 #define SCRATCH_PER_ENTRY 16                 /* bytes per vocabulary entry that a draw may take */
-#define PARTS_BYTES       ((size_t)64 << 10) /* router, small arrays, alignment */
+#define PARTS_BYTES       ((size_t)64 << 10) /* small arrays, alignment */
 
 /* ---- parameters ---- */
 
@@ -92,6 +92,8 @@ static size_t region_bytes(const ek_engine *engine, bool has_metrics)
 {
     size_t n_running = (size_t)engine->params.running_max;
     size_t bytes = PARTS_BYTES + (has_metrics ? 0 : EK_METRICS_BYTES_MAX);
+    const ek_route_gate gate = ek_engine_gate_of(&engine->file->model->params);
+    bytes += ek_route_bytes(&gate, engine->shape.n_layers);
     bytes += ek_telemetry_experts_bytes(engine->shape.n_layers, engine->shape.n_experts);
     bytes += n_running * (size_t)engine->shape.n_vocab * sizeof(float);
     bytes += (size_t)engine->params.n_threads * (scratch_bytes(engine) + sizeof(ek_arena));
@@ -158,7 +160,8 @@ static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
     if (status != EK_OK)
         return ek_err_set(err, status, "cannot start %d compute threads", (int)params->n_threads);
     const ek_route_gate gate = ek_engine_gate_of(&model->params);
-    status = ek_route_create(&gate, &params->route, arena, &engine->router, err);
+    status =
+        ek_route_create(&gate, model->params.n_layers, &params->route, arena, &engine->router, err);
     if (status != EK_OK) return status;
     status = ek_telemetry_experts_create(model->params.n_layers, model->params.n_experts, arena,
                                          &engine->stats);

@@ -87,8 +87,8 @@ static float top_two_sum(const float *value, int32_t n)
     return first + second;
 }
 
-/** Mark the groups whose two best experts add up highest. */
-static void choose_groups(const ek_route_gate *gate, const float *value, ek_gate_scratch *scratch)
+void ek_route_gate_pick_groups(const ek_route_gate *gate, const float *value,
+                               ek_gate_scratch *scratch)
 {
     int32_t group_size = gate->n_experts / gate->n_groups;
     top_clear(scratch->top, gate->n_groups_used);
@@ -101,17 +101,30 @@ static void choose_groups(const ek_route_gate *gate, const float *value, ek_gate
         scratch->group_used[id_of(scratch->top[i])] = 1;
 }
 
-/** Fill scratch->top with the keys of the chosen experts. */
-static void choose_experts(const ek_route_gate *gate, const float *value, ek_gate_scratch *scratch)
+void ek_route_gate_pick(const ek_route_gate *gate, const float *value, ek_gate_scratch *scratch,
+                        int32_t *out_id)
 {
     bool grouped = gate->n_groups_used < gate->n_groups;
-    if (grouped) choose_groups(gate, value, scratch);
     int32_t group_size = gate->n_experts / gate->n_groups;
     top_clear(scratch->top, gate->top_k);
     for (int32_t g = 0; g < gate->n_groups; g++) {
         if (grouped && !scratch->group_used[g]) continue;
         for (int32_t e = g * group_size; e < (g + 1) * group_size; e++)
             top_offer(scratch->top, gate->top_k, key_of(value[e], e));
+    }
+    for (int32_t k = 0; k < gate->top_k; k++)
+        out_id[k] = id_of(scratch->top[k]);
+}
+
+void ek_route_gate_order(const float *value, int32_t *ids, int32_t n)
+{
+    for (int32_t k = 1; k < n; k++) {
+        int32_t id = ids[k];
+        uint64_t key = key_of(value[id], id);
+        int32_t i = k;
+        for (; i > 0 && key_of(value[ids[i - 1]], ids[i - 1]) < key; i--)
+            ids[i] = ids[i - 1];
+        ids[i] = id;
     }
 }
 
@@ -179,37 +192,49 @@ static void score_all(const ek_route_gate *gate, const float *logits, const floa
         scratch->value[e] = logits[e] != logits[e] ? NAN : scratch->score[e] + (bias ? bias[e] : 0);
 }
 
-void ek_route_gate_choose(const ek_route_gate *gate, const float *logits, const float *bias,
-                          ek_gate_scratch *scratch, int32_t *out_id, float *out_weight)
+/**
+ * Weights need the chosen's logits only: a sigmoid stands for itself, and of a renormalised softmax
+ * the sum over all cancels. (The best k of EK_ROUTE_EXPERTS_MAX always add up to more than the
+ * clamp; with a bias the chosen may not be the best.) That leaves exponentials of top_k logits
+ * instead of all.
+ */
+static bool softmax_of_chosen(const ek_route_gate *gate, bool plain)
 {
-    float *z = scratch->logit;
-    for (int32_t e = 0; e < gate->n_experts; e++)
-        z[e] = logit_clean(logits[e]);
+    return gate->score == EK_ROUTE_SOFTMAX_CHOSEN ||
+           (gate->score == EK_ROUTE_SOFTMAX && gate->renormalise && plain);
+}
 
-    /*
-     * Scores rise with logits. So where no bias is added and no groups are summed, the choice on
-     * logits is the choice on scores, free of the ties that rounded scores have; and a renormalised
-     * softmax needs only the chosen, because the sum over all cancels. (The best k of
-     * EK_ROUTE_EXPERTS_MAX always add up to more than the clamp.) That leaves exponentials of top_k
-     * logits instead of all.
-     */
-    bool plain = bias == NULL && gate->n_groups_used == gate->n_groups;
-    bool softmax_chosen = gate->score == EK_ROUTE_SOFTMAX_CHOSEN ||
-                          (gate->score == EK_ROUTE_SOFTMAX && gate->renormalise && plain);
-    bool score_late = softmax_chosen || (gate->score == EK_ROUTE_SIGMOID);
-    if (!plain || !score_late) score_all(gate, logits, bias, scratch);
-    choose_experts(gate, plain ? logits : scratch->value, scratch);
-
+void ek_route_gate_weigh(const ek_route_gate *gate, const float *bias,
+                         const ek_gate_scratch *scratch, const int32_t *ids, float *out_weight)
+{
+    bool chosen_only = softmax_of_chosen(gate, ek_route_gate_plain(gate, bias));
     for (int32_t k = 0; k < gate->top_k; k++) {
-        int32_t id = id_of(scratch->top[k]);
-        out_id[k] = id;
-        out_weight[k] = softmax_chosen ? z[id] : score_late ? sigmoid(z[id]) : scratch->score[id];
+        float z = scratch->logit[ids[k]];
+        out_weight[k] = chosen_only                       ? z
+                        : gate->score == EK_ROUTE_SIGMOID ? sigmoid(z)
+                                                          : scratch->score[ids[k]];
     }
-    if (softmax_chosen)
+    if (chosen_only)
         softmax(out_weight, gate->top_k, out_weight);
     else if (gate->renormalise)
         renormalise(out_weight, gate->top_k);
     if (gate->scale != 1.0f)
         for (int32_t k = 0; k < gate->top_k; k++)
             out_weight[k] *= gate->scale;
+}
+
+const float *ek_route_gate_choose(const ek_route_gate *gate, const float *logits, const float *bias,
+                                  ek_gate_scratch *scratch, int32_t *out_id, float *out_weight)
+{
+    for (int32_t e = 0; e < gate->n_experts; e++)
+        scratch->logit[e] = logit_clean(logits[e]);
+
+    bool plain = ek_route_gate_plain(gate, bias);
+    bool chosen_only = softmax_of_chosen(gate, plain) || gate->score == EK_ROUTE_SIGMOID;
+    if (!plain || !chosen_only) score_all(gate, logits, bias, scratch);
+    const float *value = plain ? logits : scratch->value;
+    if (gate->n_groups_used < gate->n_groups) ek_route_gate_pick_groups(gate, value, scratch);
+    ek_route_gate_pick(gate, value, scratch, out_id);
+    ek_route_gate_weigh(gate, bias, scratch, out_id, out_weight);
+    return value;
 }

@@ -25,7 +25,7 @@ int main(void)
     ek_router *router;
     ek_route_plan plan;
     ek_err err = {0};
-    if (ek_route_create(&gate, &params, &perm, &router, &err) < 0) return puts(err.text), 1;
+    if (ek_route_create(&gate, 1, &params, &perm, &router, &err) < 0) return puts(err.text), 1;
     if (ek_route_plan_layer(router, 0, logits, NULL, 2, NULL, &step, &plan) < 0) return 2;
     printf("%d %d %d %d\n", plan.expert_id[0], plan.expert_id[1], plan.expert_id[2], plan.expert_id[3]);
     return 0;

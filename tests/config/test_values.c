@@ -202,6 +202,43 @@ static void test_durations(void **state)
     assert_int_equal(config.gateway.drain_settle_us, 0);
 }
 
+static void test_real_numbers(void **state)
+{
+    (void)state;
+    int32_t row = ek_config_key_find(EK_STR("routing"), EK_STR("breaker_trip"));
+    const ek_config_key *key = &ek_config_keys[row];
+    static const struct {
+        const char *text;
+        double value;
+        const char *printed;
+    } good[] = {{"0.85", 0.85, "0.85"},       {"1", 1, "1"},          {"1.5", 1.5, "1.5"},
+                {"0.900000", 0.9, "0.9"},     {"2.0", 2, "2"},        {"0.051", 0.051, "0.051"},
+                {"0.123456", 0.123456, NULL}, {"4.000000", 4.0, "4"}, {"0.05", 0.05, "0.05"}};
+    for (size_t i = 0; i < EK_COUNT_OF(good); i++) {
+        char printed[EK_CONFIG_VALUE_TEXT_MAX];
+        assert_int_equal(set("routing.breaker_trip", good[i].text), EK_OK);
+        assert_true(config.engine.route.breaker.trip_load == good[i].value);
+        ek_config_value_print(key, &config, printed);
+        assert_string_equal(printed, good[i].printed ? good[i].printed : good[i].text);
+    }
+    static const char *const bad[] = {"",     ".5",   "5.",   "0x1",  "1e-1",      "-0.5",
+                                      "00.5", "0,5",  "0.5 ", " 0.5", "0.1234567", "nan",
+                                      "inf",  "0.5.", "0.-5", "+1"};
+    for (size_t i = 0; i < EK_COUNT_OF(bad); i++)
+        assert_refused("routing.breaker_trip", bad[i], "write a number such as 0.85");
+    static const char *const outside[] = {"0.049999", "4.000001", "0", "99999999999999999999",
+                                          "9223372036854.9"};
+    for (size_t i = 0; i < EK_COUNT_OF(outside); i++)
+        assert_refused("routing.breaker_trip", outside[i], "allowed are 0.05 to 4");
+    /* Where 0 has a word, it is allowed besides the range. */
+    assert_int_equal(set("routing.capacity_factor", "unlimited"), EK_OK);
+    assert_true(config.engine.route.capacity_factor == 0);
+    assert_int_equal(set("routing.capacity_factor", "0.0"), EK_OK);
+    assert_int_equal(set("routing.capacity_factor", "0.1"), EK_OK);
+    assert_refused("routing.capacity_factor", "0.05", "allowed are 0.1 to 1024, or unlimited");
+    assert_refused("routing.capacity_factor", "x", "decimals, or unlimited");
+}
+
 static void test_sizes(void **state)
 {
     (void)state;
@@ -364,6 +401,7 @@ int main(void)
         cmocka_unit_test_setup(test_borders_of_every_number, setup),
         cmocka_unit_test_setup(test_numbers_are_plain, setup),
         cmocka_unit_test_setup(test_durations, setup),
+        cmocka_unit_test_setup(test_real_numbers, setup),
         cmocka_unit_test_setup(test_sizes, setup),
         cmocka_unit_test_setup(test_bools_and_choices, setup),
         cmocka_unit_test_setup(test_texts, setup),

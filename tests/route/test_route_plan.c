@@ -15,7 +15,8 @@
 #include "route/gate.h"
 #include "route/route.h"
 
-static const ek_route_params static_params = {EK_ROUTE_POLICY_STATIC};
+static const ek_route_params static_params = {.policy = EK_ROUTE_POLICY_STATIC};
+static uint8_t perm_mem[1 << 19];
 
 static void check_plan(const ek_route_gate *gate, const ek_route_plan *plan, int32_t n_tokens)
 {
@@ -65,10 +66,9 @@ static void test_every_pair_has_one_row(void **state)
     ek_rng_init(&rng, 3);
     for (size_t g = 0; g < EK_COUNT_OF(gates); g++) {
         const ek_route_gate *gate = &gates[g];
-        uint8_t perm_mem[32768];
         ek_arena perm = ek_arena_over(perm_mem, sizeof perm_mem);
         ek_router *router;
-        assert_int_equal(ek_route_create(gate, &static_params, &perm, &router, NULL), EK_OK);
+        assert_int_equal(ek_route_create(gate, 1, &static_params, &perm, &router, NULL), EK_OK);
         for (size_t b = 0; b < EK_COUNT_OF(batches); b++) {
             int32_t n = batches[b];
             float *logits = calloc((size_t)n * (size_t)gate->n_experts + 1, sizeof *logits);
@@ -93,10 +93,10 @@ static void test_batch_does_not_change_a_token(void **state)
     (void)state;
     enum { n = 40, n_experts = 16, top_k = 4 };
     const ek_route_gate gate = {EK_ROUTE_SIGMOID, n_experts, top_k, 4, 2, true, 2.5f};
-    uint8_t perm_mem[4096], mem[65536];
+    uint8_t mem[65536];
     ek_arena perm = ek_arena_over(perm_mem, sizeof perm_mem);
     ek_router *router;
-    assert_int_equal(ek_route_create(&gate, &static_params, &perm, &router, NULL), EK_OK);
+    assert_int_equal(ek_route_create(&gate, 4, &static_params, &perm, &router, NULL), EK_OK);
     ek_rng rng;
     ek_rng_init(&rng, 5);
     float logits[n * n_experts], bias[n_experts];
@@ -123,10 +123,10 @@ static void test_full_arena_takes_nothing(void **state)
 {
     (void)state;
     const ek_route_gate gate = {EK_ROUTE_SOFTMAX, 8, 2, 1, 1, false, 1.0f};
-    uint8_t perm_mem[4096], mem[4096];
+    uint8_t mem[16384];
     ek_arena perm = ek_arena_over(perm_mem, sizeof perm_mem);
     ek_router *router;
-    assert_int_equal(ek_route_create(&gate, &static_params, &perm, &router, NULL), EK_OK);
+    assert_int_equal(ek_route_create(&gate, 4, &static_params, &perm, &router, NULL), EK_OK);
     float logits[16 * 8] = {0};
     size_t enough = ek_route_plan_bytes(&gate, 16);
     for (size_t bytes = 0; bytes < enough; bytes += 13) {
@@ -152,13 +152,13 @@ static void test_create_refuses(void **state)
     ek_err err = {0};
     const ek_route_gate bad = {EK_ROUTE_SOFTMAX, 8, 9, 1, 1, false, 1.0f};
     const ek_route_gate good = {EK_ROUTE_SOFTMAX, 8, 2, 1, 1, false, 1.0f};
-    const ek_route_params unknown = {(ek_route_policy)99};
-    assert_int_equal(ek_route_create(&bad, &static_params, &perm, &router, &err), EK_EINVAL);
+    const ek_route_params unknown = {.policy = (ek_route_policy)99};
+    assert_int_equal(ek_route_create(&bad, 1, &static_params, &perm, &router, &err), EK_EINVAL);
     assert_non_null(strstr(err.text, "9 experts per token"));
-    assert_int_equal(ek_route_create(&good, &unknown, &perm, &router, &err), EK_EINVAL);
+    assert_int_equal(ek_route_create(&good, 1, &unknown, &perm, &router, &err), EK_EINVAL);
     assert_non_null(strstr(err.text, "policy 99"));
     ek_arena small = ek_arena_over(mem, 16);
-    assert_int_equal(ek_route_create(&good, &static_params, &small, &router, &err), EK_ENOMEM);
+    assert_int_equal(ek_route_create(&good, 1, &static_params, &small, &router, &err), EK_ENOMEM);
     assert_null(router);
     assert_true(small.beg == mem && perm.beg == mem);
 }

@@ -1,0 +1,97 @@
+#include "route/pack.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+
+/** Turns the counts in expert_beg[e + 1] into first rows. */
+static void sum_up(ek_route_plan *plan, int32_t *next)
+{
+    int32_t *beg = plan->expert_beg;
+    plan->n_active = 0;
+    for (int32_t e = 0; e < plan->n_experts; e++) {
+        plan->n_active += beg[e + 1] > 0;
+        next[e] = beg[e];
+        beg[e + 1] += beg[e];
+    }
+    plan->n_rows = beg[plan->n_experts];
+}
+
+static void count(ek_route_plan *plan)
+{
+    int32_t n_pairs = plan->n_tokens * plan->top_k;
+    memset(plan->expert_beg, 0, ((size_t)plan->n_experts + 1) * sizeof *plan->expert_beg);
+    for (int32_t i = 0; i < n_pairs; i++)
+        if (plan->expert_id[i] >= 0) plan->expert_beg[plan->expert_id[i] + 1]++;
+}
+
+static void place(ek_route_plan *plan, int32_t *next)
+{
+    for (int32_t t = 0, i = 0; t < plan->n_tokens; t++) {
+        for (int32_t k = 0; k < plan->top_k; k++, i++) {
+            int32_t expert = plan->expert_id[i];
+            int32_t row = expert >= 0 ? next[expert]++ : -1;
+            plan->row_of[i] = row;
+            if (row >= 0) plan->row_token[row] = t;
+        }
+    }
+}
+
+void ek_route_pack(ek_route_plan *plan, int32_t *next)
+{
+    count(plan);
+    sum_up(plan, next);
+    place(plan, next);
+}
+
+void ek_route_pack_undeferred(ek_route_plan *plan, int32_t *next)
+{
+    int32_t n_pairs = plan->n_tokens * plan->top_k;
+    count(plan);
+    for (int32_t i = 0; i < n_pairs; i++)
+        plan->row_of[i] = plan->expert_id[i] >= 0 ? 0 : -1;
+    for (int32_t i = 0; i < plan->n_deferred; i++) {
+        plan->row_of[plan->deferred[i]] = -1;
+        plan->expert_beg[plan->expert_id[plan->deferred[i]] + 1]--;
+    }
+    sum_up(plan, next);
+    for (int32_t i = 0; i < n_pairs; i++) {
+        if (plan->row_of[i] < 0) continue;
+        int32_t row = next[plan->expert_id[i]]++;
+        plan->row_of[i] = row;
+        plan->row_token[row] = i / plan->top_k;
+    }
+}
+
+ek_status ek_route_plan_deferred(const ek_route_plan *plan, int32_t round, ek_arena *step,
+                                 ek_route_plan *out_plan)
+{
+    ek_assert(round >= 1 && round <= plan->n_rounds);
+    size_t n_pairs = (size_t)plan->n_tokens * (size_t)plan->top_k;
+    const int32_t *pairs = plan->deferred + plan->deferred_beg[round - 1];
+    int32_t n = plan->deferred_beg[round] - plan->deferred_beg[round - 1];
+    ek_arena arena = *step;
+    ek_route_plan later = *plan;
+    later.expert_beg = ek_try_new(&arena, int32_t, plan->n_experts + 1);
+    later.row_token = ek_try_new(&arena, int32_t, n);
+    later.row_of = ek_try_new(&arena, int32_t, n_pairs);
+    ek_arena scratch = arena;
+    int32_t *next = ek_try_new(&scratch, int32_t, plan->n_experts);
+    if (!later.expert_beg || !later.row_token || !later.row_of || !next) return EK_ENOMEM;
+
+    for (int32_t i = 0; i < n; i++)
+        later.expert_beg[plan->expert_id[pairs[i]] + 1]++;
+    sum_up(&later, next);
+    memset(later.row_of, 0xff, n_pairs * sizeof *later.row_of); /* -1 */
+    for (int32_t i = 0; i < n; i++) {
+        int32_t row = next[plan->expert_id[pairs[i]]]++;
+        later.row_of[pairs[i]] = row;
+        later.row_token[row] = pairs[i] / plan->top_k;
+    }
+    /* What waits and what was counted is the first plan's to say. */
+    later.deferred = later.deferred_beg = NULL;
+    later.n_deferred = later.n_rounds = later.n_rerouted = later.n_degraded = 0;
+    *step = arena;
+    *out_plan = later;
+    return EK_OK;
+}
