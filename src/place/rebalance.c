@@ -85,7 +85,26 @@ static void write_moves(const ek_place_part *part, const ek_place_mover *m, ek_p
     }
 }
 
-/* Node of each expert for a hierarchical topology: where its replicas lie, live or dead; -1: nowhere yet. */
+/* The node with the fewest experts: where a group goes of which nothing is left. */
+static int32_t emptiest_node(const ek_place_topology *t, const int32_t *node_of)
+{
+    int32_t best = 0, fewest = INT32_MAX;
+    for (int32_t node = 0; node < t->n_nodes; node++) {
+        int32_t n = 0;
+        for (int32_t e = 0; e < t->n_experts; e++)
+            n += node_of[e] == node;
+        if (n < fewest) {
+            fewest = n;
+            best = node;
+        }
+    }
+    return best;
+}
+
+/*
+ * Node of each expert for a hierarchical topology: where its replicas lie, live or dead; where the others of
+ * its group are, if it has none.
+ */
 static void experts_nodes(const ek_place_topology *t, const int32_t *slot_expert, int32_t *out_node)
 {
     for (int32_t e = 0; e < t->n_experts; e++)
@@ -93,6 +112,15 @@ static void experts_nodes(const ek_place_topology *t, const int32_t *slot_expert
     for (int32_t d = 0, slot = 0; d < t->n_devices; d++)
         for (int32_t n = ek_place_slots_of(t, d); n > 0; n--, slot++)
             if (slot_expert[slot] >= 0) out_node[slot_expert[slot]] = ek_place_node_of(t, d);
+    int32_t n_groups = t->n_groups > 1 ? t->n_groups : 1, per_group = t->n_experts / n_groups;
+    for (int32_t beg = 0; beg < t->n_experts; beg += per_group) {
+        int32_t node = -1;
+        for (int32_t e = beg; e < beg + per_group; e++)
+            node = out_node[e] >= 0 ? out_node[e] : node;
+        if (node < 0) node = emptiest_node(t, out_node);
+        for (int32_t e = beg; e < beg + per_group; e++)
+            out_node[e] = out_node[e] >= 0 ? out_node[e] : node;
+    }
 }
 
 size_t ek_place_rebalance_bytes(const ek_place_topology *t)

@@ -192,6 +192,29 @@ static void test_restores_lost(void **state)
     assert_int_equal(p.moves[0].expert, 2);
 }
 
+/* Groups on nodes: an expert that is nowhere goes where its group is, a whole group where there is room. */
+static void test_restores_to_its_node(void **state)
+{
+    (void)state;
+    const ek_place_topology t = {
+        .n_experts = 8, .n_slots = 12, .n_devices = 4, .n_nodes = 2, .n_groups = 4};
+    const double loads[8] = {10, 10, 10, 10, 10, 10, 10, 10};
+    static plan p;
+    int32_t slot_expert[12] = {0, 1, -1, 2, -1, -1, 6, 7, -1, 4, -1, -1}; /* 3 and 5 are nowhere */
+    int32_t old[12];
+    memcpy(old, slot_expert, sizeof old);
+    assert_int_equal(rebalance(&t, 1e30, 2, loads, slot_expert, &p), EK_OK);
+    carry_out(&t, old, slot_expert, &p);
+    assert_int_equal(p.n_moves, 2);
+    for (int32_t i = 0; i < p.n_moves; i++)
+        assert_int_equal(p.moves[i].slot >= 6, p.moves[i].expert == 5);
+
+    int32_t group_lost[12] = {0, 1, -1, -1, -1, -1, 6, 7, -1, 4, 5, -1}; /* 2 and 3 */
+    assert_int_equal(rebalance(&t, 1e30, 2, loads, group_lost, &p), EK_OK);
+    for (int32_t i = 0; i < p.n_moves; i++)
+        assert_true(p.moves[i].slot < 6);
+}
+
 /*
  * Real loads, placements that went stale by a drift of sigma: 1.01 is reached in all layers but the few where only other
  * replica counts would do, with the moves that the mean is held to here (docs/ROUTING.md has the table).
@@ -262,6 +285,7 @@ int main(void)
         cmocka_unit_test(test_empty_slots),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_restores_lost),
+        cmocka_unit_test(test_restores_to_its_node),
         cmocka_unit_test(test_stale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
