@@ -1,6 +1,6 @@
 /*
- * Intrinsics outside src/kernels/x86: this is no kernel but a measurement of the processor, compiled function by function
- * for its instruction set.
+ * Intrinsics outside src/kernels/x86: this is no kernel but a measurement of the processor,
+ * compiled function by function for its instruction set.
  */
 #include "int8_peak.h"
 

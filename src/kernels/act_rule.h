@@ -1,6 +1,7 @@
 /*
- * How the int8 form of activations is rounded. One rule for every instruction set: all tables give the same
- * bytes, so a worker with another processor computes with the same activations. Private to this room. Pure.
+ * How the int8 form of activations is rounded. One rule for every instruction set: all tables give
+ * the same bytes, so a worker with another processor computes with the same activations. Private to
+ * this room. Pure.
  */
 #ifndef EK_KERNELS_ACT_RULE_H
 #define EK_KERNELS_ACT_RULE_H
@@ -13,8 +14,8 @@ typedef struct ek_act_rule {
 } ek_act_rule;
 
 /*
- * Below this a block counts as zero: its reciprocal would overflow, and no weight is large enough to lift the
- * product anywhere near f32's precision of the rest.
+ * Below this a block counts as zero: its reciprocal would overflow, and no weight is large enough
+ * to lift the product anywhere near f32's precision of the rest.
  */
 #define EK_ACT_TINY 0x1p-100f
 

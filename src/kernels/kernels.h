@@ -2,12 +2,18 @@
  * The arithmetic of the forward pass: one table of functions per instruction set.
  *
  * ek_kernels_select fills the scalar reference first and overwrites what the CPU flags allow; the
- * reference stays the readable specification, and tests/kcheck holds every other entry against it.
+ * reference stays the readable specification, and tests/kernels/kcheck holds every other entry
+ * against it.
  *
- * The rule that everything above relies on: **an output element is a function of its own inputs only**.
- * The order of its additions is fixed per table; it depends neither on how many tokens or rows one call
- * handles, nor on the split of rows between threads, nor on the tile a kernel picks. So a greedy answer never
- * depends on the batch. Pure: no state, no allocation, any thread.
+ * The rule that everything above relies on: **an output element is a function of its own inputs
+ * only**. The order of its additions is fixed; it depends neither on how many tokens or rows one
+ * call handles, nor on the split of rows between threads, nor on the tile a kernel picks. So a
+ * greedy answer never depends on the batch. The vector tables do the same additions in the same
+ * order and agree bit for bit, so it does not depend on the worker's processor either; the
+ * reference sums in f64 and agrees with them only closely.
+ *
+ * A NaN or infinity in a weight row or a token makes that row's or token's results NaN or infinite
+ * and leaves all others alone. Pure: no state, no allocation, any thread.
  */
 #ifndef EK_KERNELS_KERNELS_H
 #define EK_KERNELS_KERNELS_H
@@ -20,7 +26,7 @@
 #include "base/status.h"
 #include "quant/types.h"
 
-/** A weight matrix in GGUF's own layout: row r at data + r * row_bytes, each row n_cols elements. */
+/** A weight matrix in GGUF's own layout: row r at data + r * row_bytes, n_cols elements long. */
 typedef struct ek_mat {
     const void *data; /* borrowed from the mapped file; any alignment */
     size_t row_bytes;
@@ -32,10 +38,13 @@ typedef struct ek_mat {
 #define EK_ACT_BLOCK 32 /* elements that share one activation scale */
 
 /**
- * Activations of several tokens, prepared once and used by every matrix that reads them.
- * f32 is always there. The int8 form is needed where ek_kernels.act_int8[type] says so:
- * x[t][c] ~ scale[t][c / 32] * q[t][c], q in [-127, 127]; scaled_sum[t][b] = scale * sum of the block's q
- * (what the minimum of Q4_K and Q5_K is multiplied with).
+ * Activations of several tokens, prepared once and used by every matrix that reads them. f32 is
+ * always there. The int8 form is needed where ek_kernels.act_int8[type] says so:
+ *
+ *     x[t][c] ~ scale[t][c / 32] * q[t][c], q in [-127, 127]
+ *     scaled_sum[t][b] = scale[t][b] * (sum of the block's q)
+ *
+ * The latter is what a block's minimum (Q4_K, Q5_K) or zero point (Q4_0, Q8_0) is multiplied with.
  */
 typedef struct ek_act {
     int32_t n_cols;    /* a multiple of 32 whenever the int8 form is used */
@@ -46,7 +55,8 @@ typedef struct ek_act {
 } ek_act;
 
 /**
- * y[i * y_stride + r] = sum over c of W[r][c] * x[token_idx[i]][c], for r in [row_beg, row_end), i in [0, n_tokens).
+ * y[i * y_stride + r] = sum over c of W[r][c] * x[token_idx[i]][c]
+ * for r in [row_beg, row_end), i in [0, n_tokens). No other element of y is written.
  * @param token_idx (n_tokens) rows of `x`; NULL: 0, 1, 2, ...
  * @param y_stride  floats between two tokens' outputs, >= w->n_rows
  */
@@ -55,10 +65,12 @@ typedef void (*ek_matmul_fn)(const ek_mat *w, int32_t row_beg, int32_t row_end, 
                              int64_t y_stride);
 
 /**
- * Attention of a group of query vectors over one KV head's paged cache.
- * Query i sees the first n_pos[i] positions. Position p lies in block p / block_tokens; its key is at
- * k_blocks[b] + (p % block_tokens) * head_dim_k (f16), values likewise with head_dim_v.
- * out[i] = sum_p softmax_p(scale * q_i . k_p) * v_p, computed with f32 (or wider) accumulation.
+ * Attention of a group of query vectors over one KV head's paged cache:
+ * out[i] = sum over p of softmax_p(scale * q_i . k_p) * v_p, with f32 (or wider) accumulation.
+ *
+ * Query i sees the first n_pos[i] positions, and what lies behind them may be anything. Position p
+ * lies in block b = p / block_tokens; its key is at k_blocks[b] + (p % block_tokens) * head_dim_k
+ * (f16), values likewise with head_dim_v.
  */
 typedef struct ek_attend_args {
     const float *const *q; /* (n_q) each (head_dim_k) f32 */
@@ -72,7 +84,7 @@ typedef struct ek_attend_args {
     int32_t head_dim_v; /* a multiple of 8 */
     int32_t block_tokens;
     float scale;
-    float *scratch; /* at least max n_pos + 16 floats, one thread's */
+    float *scratch; /* at least max n_pos + 16 floats, one thread's; the vector tables need none */
 } ek_attend_args;
 
 typedef enum ek_rope_kind {
@@ -83,7 +95,11 @@ typedef enum ek_rope_kind {
 typedef struct ek_kernels {
     const char *name; /* "reference", "avx2", "avx512" */
 
-    /** Fill one token's int8 form: q (n_cols), scale and scaled_sum (n_cols / 32). NaN inputs give q = 0, scale NaN. */
+    /**
+     * Fill one token's int8 form: q (n_cols), scale and scaled_sum (n_cols / 32), n_cols a multiple
+     * of 32. The same bytes from every table (act_rule.h). A block with a NaN or infinity gets
+     * q = 0 and scale and scaled_sum NaN.
+     */
     void (*act_quantize)(const float *x, int32_t n_cols, int8_t *q, float *scale,
                          float *scaled_sum);
 
@@ -114,7 +130,7 @@ typedef enum ek_kernels_choice {
 /**
  * Fill a table.
  * @param cpu_flags EK_CPU_* bits of base/cpu_flags.h
- * @return EK_OK; EK_EUNSUPPORTED when the choice needs a flag that is not set, or is not in this build
+ * @return EK_OK; EK_EUNSUPPORTED the choice needs a flag that is not set, or is not in this build
  */
 EK_MUST ek_status ek_kernels_select(ek_kernels_choice choice, uint32_t cpu_flags,
                                     ek_kernels *out_kernels);

@@ -1,6 +1,6 @@
 /*
- * What fills a kernel table, one function per instruction set. Private to this room; select.c calls them in
- * rising order, so that each writes only the entries it improves.
+ * What fills a kernel table, one function per instruction set. Private to this room; select.c calls
+ * them in rising order, so that each writes only the entries it improves.
  */
 #ifndef EK_KERNELS_TABLES_H
 #define EK_KERNELS_TABLES_H

@@ -8,8 +8,9 @@
 enum { SUBS = 8, SUB_ELEMS = 32, Q6_SUBS = 16, Q6_SUB_ELEMS = 16 };
 
 /*
- * The 6-bit scales and mins of 8 sub-blocks share 12 bytes: bytes 0..3 hold the low six bits of scales
- * 0..3, bytes 4..7 of mins 0..3; their upper two bits and the nibbles of bytes 8..11 hold scales and mins 4..7.
+ * The 6-bit scales and mins of 8 sub-blocks share 12 bytes: bytes 0..3 hold the low six bits of
+ * scales 0..3, bytes 4..7 of mins 0..3; their upper two bits and the nibbles of bytes 8..11 hold
+ * scales and mins 4..7.
  */
 static void scales_unpack(const uint8_t packed[12], uint8_t scale[SUBS], uint8_t min[SUBS])
 {
@@ -60,8 +61,9 @@ void ek_quant_q5_k_unpack(const uint8_t *block, float *out)
 }
 
 /*
- * Where Q6_K keeps element e of its 256: each half of 128 has 64 bytes of low nibbles and 32 bytes of high pairs;
- * quarter k of the half takes nibble k / 2 of the bytes 32 * (k % 2) + i and bit pair k of the bytes i.
+ * Where Q6_K keeps element e of its 256: each half of 128 has 64 bytes of low nibbles and 32 bytes
+ * of high pairs; quarter k of the half takes nibble k / 2 of the bytes 32 * (k % 2) + i and bit
+ * pair k of the bytes i.
  */
 typedef struct q6_place {
     int low_byte, low_shift, high_byte, high_shift;
@@ -110,8 +112,9 @@ typedef struct affine_fit {
 } affine_fit;
 
 /*
- * The range of a sub-block, with zero in it, is cut into code_max steps. Both levels of scales are rounded first, and
- * the codes chosen last against what the reader will compute: so that rounding a scale costs the codes nothing.
+ * The range of a sub-block, with zero in it, is cut into code_max steps. Both levels of scales are
+ * rounded first, and the codes chosen last against what the reader will compute: so that rounding a
+ * scale costs the codes nothing.
  */
 static void affine_fit_block(const float *x, int code_max, affine_fit *out)
 {

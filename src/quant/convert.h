@@ -1,7 +1,7 @@
 /*
  * Element conversions: half floats, and whole rows of any type to f32 (the definition of what each
- * block means; every kernel is tested against it) and from f32 (round to nearest; for tools and tests).
- * Pure.
+ * block means; every kernel is tested against it) and from f32 (round to nearest; for tools and
+ * tests). Pure.
  */
 #ifndef EK_QUANT_CONVERT_H
 #define EK_QUANT_CONVERT_H

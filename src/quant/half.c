@@ -42,7 +42,10 @@ uint16_t ek_quant_f32_to_f16(float f)
     if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));
     if (magnitude >= 0x47800000u) return (uint16_t)(sign | 0x7c00u); /* >= 2^16 */
     if (magnitude < 0x38800000u) {
-        /* Below 2^-14 the result is subnormal: adding 0.5 makes the FPU round at 2^-24, the unit of the result. */
+        /*
+         * Below 2^-14 the result is subnormal: adding 0.5 makes the FPU round at 2^-24, the unit of
+         * the result.
+         */
         float rounded = float_of(magnitude) + 0.5f;
         return (uint16_t)(sign | (bits_of(rounded) - bits_of(0.5f)));
     }

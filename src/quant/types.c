@@ -2,7 +2,10 @@
 
 #include "base/assert.h"
 
-/* Every number of the file format has its name here, so that an error can say "IQ4_XS" and not "23". */
+/*
+ * Every number of the file format has its name here, so that an error can say "IQ4_XS" and not
+ * "23".
+ */
 static const ek_type_info type_table[] = {
     [EK_TYPE_F32] = {"F32", 1, 4, true},
     [EK_TYPE_F16] = {"F16", 1, 2, true},

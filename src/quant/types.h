@@ -1,10 +1,10 @@
 /*
  * The tensor element types of GGUF and how their blocks lie on disk.
- * Source: the GGUF specification and the block layouts of ggml (k-quants by Iwan Kawrakow); the layouts
- * are facts of the file format and asserted here.
+ * Source: the GGUF specification and the block layouts of ggml (k-quants by Iwan Kawrakow); the
+ * layouts are facts of the file format and asserted here.
  *
- * Every quantised type stores a row as consecutive blocks; a row's length is a multiple of the block's
- * element count. All numbers are little-endian. Pure.
+ * Every quantised type stores a row as consecutive blocks; a row's length is a multiple of the
+ * block's element count. All numbers are little-endian. Pure.
  */
 #ifndef EK_QUANT_TYPES_H
 #define EK_QUANT_TYPES_H
@@ -55,7 +55,9 @@ typedef struct ek_block_q8_0 {
 } ek_block_q8_0;
 static_assert(sizeof(ek_block_q8_0) == 34, "Q8_0 block");
 
-/* 8 sub-blocks of 32: w = d * scale_j * q - dmin * min_j; scales and mins are 6 bits each, packed. */
+/*
+ * 8 sub-blocks of 32: w = d * scale_j * q - dmin * min_j; scales and mins are 6 bits each, packed.
+ */
 typedef struct ek_block_q4_K {
     uint16_t d;    /* f16 */
     uint16_t dmin; /* f16 */

@@ -1,9 +1,11 @@
 /*
- * attend over paged caches: values, independence of how queries are grouped, and untouched positions.
+ * attend over paged caches: values, independence of how queries are grouped, and untouched
+ * positions.
  *
- * Bounds. With S = sum over a key's dimensions of |scale * q * k| at its largest, a score is off by at most
- * (dim / 16 + 8) * eps * S, and so is the exponent of every weight, whose own relative error is 4 eps; sums of n positions
- * add (n + 8) * eps. An output is an average of values of size at most V, so it is off by the sum of these times 2 V.
+ * Bounds. With S = sum over a key's dimensions of |scale * q * k| at its largest, a score is off by
+ * at most (dim / 16 + 8) * eps * S, and so is the exponent of every weight, whose own relative
+ * error is 4 eps; sums of n positions add (n + 8) * eps. An output is an average of values of size
+ * at most V, so it is off by the sum of these times 2 V.
  */
 #include <math.h>
 

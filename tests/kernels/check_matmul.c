@@ -1,9 +1,10 @@
 /*
- * matmul of one weight type: values, the promise that a result depends on nothing but its own inputs, and what may
- * be read and written.
+ * matmul of one weight type: values, the promise that a result depends on nothing but its own
+ * inputs, and what may be read and written.
  *
- * Bounds. Let x' be the activations as the kernel sees them (scale * q, or x itself), w the weights, o the weight that
- * code 0 means (what affine types subtract; 0 for floats), s a block's activation scale:
+ * Bounds. Let x' be the activations as the kernel sees them (scale * q, or x itself), w the
+ * weights, o the weight that code 0 means (what affine types subtract; 0 for floats), s a block's
+ * activation scale:
  *   against the exact sum over x' in double:  (2 * n_terms + 8) * eps * sum (|w| + 2 |o|) |x'|
  *   against the reference over x:             that, plus sum |w| * |x - x'|
  * where n_terms counts the additions of one result: columns for floats, blocks for int8.
@@ -31,12 +32,15 @@ static bool is_float(ek_type type)
     return type == EK_TYPE_F32 || type == EK_TYPE_F16 || type == EK_TYPE_BF16;
 }
 
-/* Any bits as codes and sub-scales; only the f16 scales are kept in a range that makes sums finite. */
-static void randomise_block(kc *k, ek_type type, uint8_t *block)
+/*
+ * Any bits, or all of them, as codes and sub-scales; only the f16 scales are kept in a range that
+ * makes sums finite.
+ */
+static void randomise_block(kc *k, ek_type type, kc_pattern pattern, uint8_t *block)
 {
     const ek_type_info *info = ek_quant_type_info((uint32_t)type);
     for (int i = 0; i < info->block_bytes; i++)
-        block[i] = (uint8_t)ek_rng_below(&k->rng, 256);
+        block[i] = pattern == KC_FULL ? 0xff : (uint8_t)ek_rng_below(&k->rng, 256);
     size_t at[2] = {0, 0};
     if (type == EK_TYPE_Q6_K) at[0] = at[1] = offsetof(ek_block_q6_K, d);
     if (type == EK_TYPE_Q4_K || type == EK_TYPE_Q5_K) at[1] = offsetof(ek_block_q4_K, dmin);
@@ -71,7 +75,7 @@ static void fill_weights(kc *k, matmul_case *c, kc_pattern pattern)
     uint8_t codeless[COLS_MAX * 4];
     for (int32_t r = 0; r < c->w.n_rows; r++) {
         uint8_t *row = (uint8_t *)(uintptr_t)c->w.data + (size_t)r * c->w.row_bytes;
-        if (is_float(c->w.type) || pattern != KC_UNIFORM) {
+        if (is_float(c->w.type) || (pattern != KC_UNIFORM && pattern != KC_FULL)) {
             kc_fill(k, pattern == KC_LARGE ? KC_UNIFORM : pattern, plain, n_cols);
             for (int64_t i = 0; pattern == KC_MIXED && i < n_cols; i++)
                 plain[i] *= 0.01f; /* f16 ends at 65504 */
@@ -79,7 +83,7 @@ static void fill_weights(kc *k, matmul_case *c, kc_pattern pattern)
             ek_assert(status == EK_OK);
         } else {
             for (int64_t b = 0; b < n_cols / info->block_elems; b++)
-                randomise_block(k, c->w.type, row + b * info->block_bytes);
+                randomise_block(k, c->w.type, pattern, row + b * info->block_bytes);
         }
         ek_quant_row_to_f32(c->w.type, row, n_cols, c->wide + r * n_cols);
         memcpy(codeless, row, row_bytes);
@@ -150,7 +154,10 @@ static void check_value(kc *k, const matmul_case *c, int32_t r, int32_t t, float
     kc_near(k, r, got, (double)reference, bound + rounding + 2 * KC_EPS * size);
 }
 
-/* The promise of kernels.h: tokens alone, rows in pieces, tokens in another order, wider strides: the same bits. */
+/*
+ * The promise of kernels.h: tokens alone, rows in pieces, tokens in another order, wider strides:
+ * the same bits.
+ */
 static void check_invariance(kc *k, const matmul_case *c, const float *y)
 {
     ek_matmul_fn matmul = k->table->matmul[c->w.type];

@@ -1,6 +1,6 @@
 /*
- * The kernels over one vector. Each case runs at the lengths around a register's width and ends at an inaccessible
- * page; the bound stands with each check.
+ * The kernels over one vector. Each case runs at the lengths around a register's width and ends at
+ * an inaccessible page; the bound stands with each check.
  */
 #include <math.h>
 #include <string.h>
@@ -24,7 +24,10 @@ static float *copy_of(kc *k, const float *x, int32_t n)
     return copy;
 }
 
-/* The sum of squares is taken in f64: what is left are the roundings of the factor, two products and the result. */
+/*
+ * The sum of squares is taken in f64: what is left are the roundings of the factor, two products
+ * and the result.
+ */
 static void check_rms_norm_case(kc *k, kc_pattern pattern, int32_t n)
 {
     kc_case(k, "rms_norm %s, %d", kc_pattern_name(pattern), n);
@@ -84,7 +87,10 @@ void kc_check_rope(kc *k)
         }
 }
 
-/* exp within 4 eps, a sum, a quotient, a product: 8 eps; and 1e-36 of gate * up where exp saturates. */
+/*
+ * exp within 4 eps, a sum, a quotient, a product: 8 eps; and 1e-36 of gate * up where exp
+ * saturates.
+ */
 static void check_swiglu_values(kc *k, const float *gate, const float *up, int32_t n)
 {
     float *y = kc_floats(k, n), *expected = kc_floats(k, n), *twin = kc_floats(k, n);
@@ -146,7 +152,10 @@ void kc_check_axpy(kc *k)
         }
 }
 
-/* Every f16 with its neighbours half and a quarter of a step away, every f32 exponent, and NaN: the same bits. */
+/*
+ * Every f16 with its neighbours half and a quarter of a step away, every f32 exponent, and NaN: the
+ * same bits.
+ */
 static float half_neighbour(int i)
 {
     uint32_t bits;
@@ -187,7 +196,10 @@ void kc_check_f16(kc *k)
         }
 }
 
-/* A difference is exact to eps of its size, exp adds 4 eps, a sum of n positives n / 16 + 8, one product. */
+/*
+ * A difference is exact to eps of its size, exp adds 4 eps, a sum of n positives n / 16 + 8, one
+ * product.
+ */
 static void check_softmax_case(kc *k, const float *x, int32_t n, double largest)
 {
     float *y = copy_of(k, x, n), *expected = copy_of(k, x, n), *twin = copy_of(k, x, n);

@@ -91,7 +91,7 @@ void kc_same(kc *k, const char *what, const void *got, const void *expected, siz
 const char *kc_pattern_name(kc_pattern pattern)
 {
     static const char *const name[KC_PATTERNS] = {"uniform", "zero",  "denormal", "large",
-                                                  "mixed",   "spike", "ties"};
+                                                  "mixed",   "spike", "ties",     "full"};
     return name[pattern];
 }
 
@@ -111,6 +111,7 @@ static float element_of(kc *k, kc_pattern pattern, int64_t i)
     case KC_SPIKE: return i % 37 == 5 ? (float)(sign * 3.0) : 0.0f;
     /* 127 in each block of 32 makes the scale 1, so that halves are ties. */
     case KC_TIES: return i % 32 == 0 ? 127.0f : (float)ek_rng_below(&k->rng, 200) * 0.5f - 50.0f;
+    case KC_FULL: return 3.0f;
     case KC_UNIFORM:
     case KC_PATTERNS: break;
     }

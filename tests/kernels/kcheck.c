@@ -1,8 +1,9 @@
 /*
  * kcheck [--cpu reference|avx2|avx512] [--bench] [--seed N] [NAME]
  *
- * Goal: hold every kernel of one table against the scalar reference. Method: see kcheck.h; each operation counts as
- * one test, and the last lines read like cmocka's. Without the instruction set the run is skipped, saying so.
+ * Goal: hold every kernel of one table against the scalar reference. Method: see kcheck.h; each
+ * operation counts as one test, and the last lines read like cmocka's. Without the instruction set
+ * the run is skipped, saying so.
  */
 #include <stdio.h>
 #include <stdlib.h>

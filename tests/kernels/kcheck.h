@@ -1,7 +1,8 @@
 /*
- * The kernel checker's harness. A check runs one operation of the table under test over many shapes and inputs, on
- * buffers that end at an inaccessible page or at a canary, and holds every result against the scalar reference under
- * a stated bound. One kc per process; nothing here is thread safe.
+ * The kernel checker's harness. A check runs one operation of the table under test over many shapes
+ * and inputs, on buffers that end at an inaccessible page or at a canary, and holds every result
+ * against the scalar reference under a stated bound. One kc per process; nothing here is thread
+ * safe.
  */
 #ifndef EK_TESTS_KERNELS_KCHECK_H
 #define EK_TESTS_KERNELS_KCHECK_H
@@ -43,7 +44,8 @@ void kc_fail(kc *k, const char *fmt, ...) EK_PRINTF(2, 3);
 
 /**
  * Memory between a canary and an inaccessible page, filled with a pattern.
- * @param slack bytes of canary between the end and the page: 0 catches every read past the end, other
+ * @param slack bytes of canary between the end and the page: 0 catches every read past the end,
+ *              other
  *              values give other alignments
  */
 void *kc_alloc(kc *k, size_t bytes, size_t slack);
@@ -71,6 +73,7 @@ typedef enum kc_pattern {
     KC_MIXED,    /* magnitudes from 1e-6 to 1e6 */
     KC_SPIKE,    /* zero but for one element per 37 */
     KC_TIES,     /* multiples of one half: where rounding rules show */
+    KC_FULL, /* the same large number all over, with all bits set in codes: where sums overflow */
     KC_PATTERNS,
 } kc_pattern;
 

@@ -1,4 +1,7 @@
-/* kcheck --bench: a quick look at one table's speed, beside the checks; bench/kernels.c measures properly. */
+/*
+ * kcheck --bench: a quick look at one table's speed, beside the checks; bench/kernels.c measures
+ * properly.
+ */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /*
- * Goal: the scalar reference, which kcheck holds every other table against, does what kernels.h says. Method: small
- * cases with results worked out by hand or in closed form.
+ * Goal: the scalar reference, which kcheck holds every other table against, does what kernels.h
+ * says. Method: small cases with results worked out by hand or in closed form.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -31,7 +31,9 @@ static void quantizes_activations(void **state EK_UNUSED)
 {
     float x[64] = {0}, scale[2], sum[2];
     int8_t q[64];
-    /* Scale 2: 254 is 127; 3 and 5 are ties at 1.5 and 2.5 and go to the even 2; -7 is -3.5, to -4. */
+    /*
+     * Scale 2: 254 is 127; 3 and 5 are ties at 1.5 and 2.5 and go to the even 2; -7 is -3.5, to -4.
+     */
     x[0] = 254.0f;
     x[1] = 3.0f;
     x[2] = 5.0f;
@@ -73,7 +75,9 @@ static void multiplies_matrices(void **state EK_UNUSED)
     assert_near(y[0][1], -0.5, 0.0);
 }
 
-/* Every type goes through the definition of its blocks, in pieces that must not lose their place. */
+/*
+ * Every type goes through the definition of its blocks, in pieces that must not lose their place.
+ */
 static void multiplies_every_type(void **state EK_UNUSED)
 {
     enum { COLS = 768 };
@@ -120,7 +124,10 @@ static void normalises(void **state EK_UNUSED)
 
 static void rotates(void **state EK_UNUSED)
 {
-    /* A quarter turn of the first pair, a half turn of the second; the fifth element is not rotated. */
+    /*
+     * A quarter turn of the first pair, a half turn of the second; the fifth element is not
+     * rotated.
+     */
     const float cosine[2] = {0, -1}, sine[2] = {1, 0};
     float norm[5] = {1, 2, 3, 4, 5}, neox[5] = {1, 2, 3, 4, 5};
     const float norm_expected[5] = {-2, 1, -3, -4, 5}, neox_expected[5] = {-3, -2, 1, -4, 5};
@@ -161,7 +168,10 @@ static void softens(void **state EK_UNUSED)
     assert_near(one[0], 1, 0);
 }
 
-/* Two keys in different blocks; scores 0 and ln 3 weigh the values 1 : 3; a third position is not seen. */
+/*
+ * Two keys in different blocks; scores 0 and ln 3 weigh the values 1 : 3; a third position is not
+ * seen.
+ */
 static void attends(void **state EK_UNUSED)
 {
     enum { DIM = 8, BLOCK = 1 };

@@ -1,6 +1,6 @@
 /*
- * Goal: a table holds exactly what the CPU flags allow. Method: every choice under chosen masks; filling a table runs no
- * instruction of its set, so this works on any machine of the architecture.
+ * Goal: a table holds exactly what the CPU flags allow. Method: every choice under chosen masks;
+ * filling a table runs no instruction of its set, so this works on any machine of the architecture.
  */
 #include <setjmp.h>
 #include <stdarg.h>

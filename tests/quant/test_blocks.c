@@ -1,7 +1,7 @@
 /*
- * Goal: each block type means what types.h says, and packing loses no more than its codes must. Method: blocks put
- * together bit by bit from chosen codes and scales, with the expected values from the same numbers; then rows packed
- * and unpacked under an error budget.
+ * Goal: each block type means what types.h says, and packing loses no more than its codes must.
+ * Method: blocks put together bit by bit from chosen codes and scales, with the expected values
+ * from the same numbers; then rows packed and unpacked under an error budget.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -53,10 +53,11 @@ static void reads_q8_0(void **state EK_UNUSED)
 }
 
 /*
- * Scales 1, 10, 19, 28, 37, 46, 55, 63 and mins 63, 0, 5, 33, 16, 47, 48, 31, packed by hand. Byte j (j < 4) is scale j
- * with the top two bits of scale j + 4 above it, byte 4 + j the same of the mins, byte 8 + j the low nibbles of
- * scale j + 4 and, above, min j + 4.
- *   37 = 10 0101, 46 = 10 1110, 55 = 11 0111, 63 = 11 1111; 16 = 01 0000, 47 = 10 1111, 48 = 11 0000, 31 = 01 1111
+ * Scales 1, 10, 19, 28, 37, 46, 55, 63 and mins 63, 0, 5, 33, 16, 47, 48, 31, packed by hand. Byte
+ * j (j < 4) is scale j with the top two bits of scale j + 4 above it, byte 4 + j the same of the
+ * mins, byte 8 + j the low nibbles of scale j + 4 and, above, min j + 4.
+ *   37 = 10 0101, 46 = 10 1110, 55 = 11 0111, 63 = 11 1111;
+ *   16 = 01 0000, 47 = 10 1111, 48 = 11 0000, 31 = 01 1111
  */
 static const uint8_t packed_scales[12] = {
     0x80 | 1, 0x80 | 10, 0xc0 | 19, 0xc0 | 28, 0x40 | 63, 0x80 | 0,
@@ -152,8 +153,9 @@ static void reads_at_any_address(void **state EK_UNUSED)
 }
 
 /*
- * Uniform numbers in [-1, 1]. A step of s leaves s / sqrt(12) of root mean square and s / 2 at most; the budget is the
- * step of a block whose range is the whole interval, plus what rounding the scales to six bits (1 / 126) adds.
+ * Uniform numbers in [-1, 1]. A step of s leaves s / sqrt(12) of root mean square and s / 2 at
+ * most; the budget is the step of a block whose range is the whole interval, plus what rounding the
+ * scales to six bits (1 / 126) adds.
  */
 static void packs_within_budget(void **state EK_UNUSED)
 {
@@ -189,7 +191,10 @@ static void packs_within_budget(void **state EK_UNUSED)
     }
 }
 
-/* Numbers that a block can hold come back as they are: the extremes decide the scale, the codes hit exactly. */
+/*
+ * Numbers that a block can hold come back as they are: the extremes decide the scale, the codes hit
+ * exactly.
+ */
 static void packs_exact_numbers_exactly(void **state EK_UNUSED)
 {
     float x[256], back[256];

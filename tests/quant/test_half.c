@@ -1,6 +1,7 @@
 /*
- * Goal: half floats are converted exactly and rounded to nearest, ties to even. Method: every one of the 65,536 values
- * of both formats against arithmetic in double, and every gap between neighbours at its middle and beside it.
+ * Goal: half floats are converted exactly and rounded to nearest, ties to even. Method: every one
+ * of the 65,536 values of both formats against arithmetic in double, and every gap between
+ * neighbours at its middle and beside it.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -63,7 +64,10 @@ static void rounds_to_nearest_even(void **state EK_UNUSED)
         const half_format *f = &formats[i];
         uint16_t infinity = (uint16_t)(f->exponent_max << f->fraction_bits);
         for (uint16_t half = 0; half < infinity; half++) {
-            /* Above the largest finite value comes what would be the next one, were there room for it. */
+            /*
+             * Above the largest finite value comes what would be the next one, were there room for
+             * it.
+             */
             double low = value_of(f, half),
                    step = value_of(f, half) - value_of(f, half ? half - 1 : 0);
             double high = half + 1 < infinity ? value_of(f, half + 1) : low + step;

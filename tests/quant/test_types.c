@@ -1,6 +1,6 @@
 /*
- * Goal: the type table says what the file format says. Method: every number against a list written from the
- * format's specification.
+ * Goal: the type table says what the file format says. Method: every number against a list written
+ * from the format's specification.
  */
 #include <setjmp.h>
 #include <stdarg.h>

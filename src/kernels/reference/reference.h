@@ -1,7 +1,8 @@
 /*
- * The scalar kernels: what each entry of ek_kernels means, written to be read. Sums are taken in double and in
- * the order of the indices, weights are dequantised and activations used as they are, so that the only error
- * is the rounding of each result to f32. Contracts are those of kernels.h. Pure.
+ * The scalar kernels: what each entry of ek_kernels means, written to be read. Sums are taken in
+ * double and in the order of the indices, weights are dequantised and activations used as they are,
+ * so that the only error is the rounding of each result to f32. Contracts are those of kernels.h.
+ * Pure.
  */
 #ifndef EK_KERNELS_REFERENCE_REFERENCE_H
 #define EK_KERNELS_REFERENCE_REFERENCE_H

@@ -1,11 +1,13 @@
 /*
- * Attention over a paged f16 cache in one pass, written on v16; include a v16 header and v16_exp.h first.
+ * Attention over a paged f16 cache in one pass, written on v16; include a v16 header and v16_exp.h
+ * first.
  *
- * Positions are taken in pieces of PIECE, always cut at multiples of PIECE from position 0. Per piece: scores (16
- * lanes over the head's dimensions, c mod 16, then v16f_sum), the running maximum, exp against it, and the
- * running output and denominator rescaled by exp(old maximum - new one). Values are added position by position.
- * A query's arithmetic never looks at its neighbours, so it is the same however queries are grouped; grouping only
- * lets several of them share one widening of each key and value.
+ * Positions are taken in pieces of PIECE, always cut at multiples of PIECE from position 0. Per
+ * piece: scores (16 lanes over the head's dimensions, c mod 16, then v16f_sum), the running
+ * maximum, exp against it, and the running output and denominator rescaled by exp(old maximum - new
+ * one). Values are added position by position. A query's arithmetic never looks at its neighbours,
+ * so it is the same however queries are grouped; grouping only lets several of them share one
+ * widening of each key and value.
  * Source: online softmax, Milakov and Gimelshein, arXiv:1805.02867; blocked as in arXiv:2205.14135.
  */
 #include <math.h>
@@ -138,7 +140,10 @@ static void piece_weigh(attend_group *g, int i)
     g->largest[i] = largest;
 }
 
-/* Add a piece's values of n_vectors * 16 dimensions from c (8 dimensions where tail is set) to n_q queries' outputs. */
+/*
+ * Add a piece's values of n_vectors * 16 dimensions from c (8 dimensions where tail is set) to n_q
+ * queries' outputs.
+ */
 EK_V16_INLINE void value_tile(attend_group *g, int first, int n_q, int beg, int end, int32_t c,
                               int n_vectors, bool tail)
 {
@@ -192,7 +197,9 @@ static void value_rows_single(attend_group *g, int query, int beg, int end)
     value_rows(g, query, 1, beg, end, 4);
 }
 
-/* Positions that all queries of a full group see are added together, the rest one query at a time. */
+/*
+ * Positions that all queries of a full group see are added together, the rest one query at a time.
+ */
 static void piece_gather(attend_group *g)
 {
     int shared = 0;

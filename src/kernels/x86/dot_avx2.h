@@ -1,9 +1,10 @@
 /*
  * Integer products of codes and activations with AVX2; the functions of dot_avx512vnni.h.
  *
- * vpmaddubsw adds two u8 x s8 products into 16 bits, which hold 32767: how many such sums may be added before they
- * are widened depends on the width of the codes (activations reach 127). Eight-bit codes would saturate at once
- * and go through 16-bit products instead. Include a v16 header first.
+ * vpmaddubsw adds two u8 x s8 products into 16 bits, which hold 32767: how many such sums may be
+ * added before they are widened depends on the width of the codes (activations reach 127).
+ * Eight-bit codes would saturate at once and go through 16-bit products instead. Include a v16
+ * header first.
  */
 #ifndef EK_KERNELS_X86_DOT_AVX2_H
 #define EK_KERNELS_X86_DOT_AVX2_H

@@ -1,6 +1,7 @@
 /*
- * Integer products of codes and activations with AVX-512 VNNI: vpdpbusd adds four u8 x s8 products per lane, exactly.
- * dot_avx2.h has the same functions; integers leave no room for them to differ. Include a v16 header first.
+ * Integer products of codes and activations with AVX-512 VNNI: vpdpbusd adds four u8 x s8 products
+ * per lane, exactly. dot_avx2.h has the same functions; integers leave no room for them to differ.
+ * Include a v16 header first.
  */
 #ifndef EK_KERNELS_X86_DOT_AVX512VNNI_H
 #define EK_KERNELS_X86_DOT_AVX512VNNI_H

@@ -1,9 +1,10 @@
 /*
  * Matrices of F32, F16 and BF16 rows, written on v16; include a v16 header first.
  *
- * A tile is a few rows against a few tokens, each pair with 16 running sums: lane l adds the products of columns
- * c = l mod 16 in rising order, each fused, then v16f_sum. A row's tail is padded with zeros. Rows are widened
- * to f32 once per tile. Nothing of this depends on the tile's shape.
+ * A tile is a few rows against a few tokens, each pair with 16 running sums: lane l adds the
+ * products of columns c = l mod 16 in rising order, each fused, then v16f_sum. A row's tail is
+ * padded with zeros. Rows are widened to f32 once per tile. Nothing of this depends on the tile's
+ * shape.
  */
 #include "kernels/kernels.h"
 
@@ -96,7 +97,9 @@ EK_V16_INLINE void matmul_f(ek_type type, const ek_mat *w, int32_t row_beg, int3
     for (int32_t row = row_beg; row < row_end; row += ROWS) {
         int n_rows = row_end - row < ROWS ? row_end - row : ROWS;
         for (int r = 0; r < ROWS; r++) {
-            /* Rows that are missing in the last tile repeat its last row; their sums are dropped. */
+            /*
+             * Rows that are missing in the last tile repeat its last row; their sums are dropped.
+             */
             int32_t id = row + (r < n_rows ? r : n_rows - 1);
             tile.row[r] = (const uint8_t *)w->data + (size_t)id * w->row_bytes;
         }

@@ -1,10 +1,11 @@
 /*
- * Quantised matrices against int8 activations, written on v16; include panel_body.h and unpack_body.h first. The order of
- * additions is theirs.
+ * Quantised matrices against int8 activations, written on v16; include panel_body.h and
+ * unpack_body.h first. The order of additions is theirs.
  *
- * One to DIRECT_TOKENS tokens: row tiles of one panel, whose codes are multiplied as they are unpacked. More tokens, loops from
- * outside: row tiles of EK_DOT_PANELS panels, chunks of tokens, panels of 256 columns, token tiles; a panel is unpacked
- * once per chunk, and between panels totals wait in a small array.
+ * One to DIRECT_TOKENS tokens: row tiles of one panel, whose codes are multiplied as they are
+ * unpacked. More tokens, loops from outside: row tiles of EK_DOT_PANELS panels, chunks of tokens,
+ * panels of 256 columns, token tiles; a panel is unpacked once per chunk, and between panels totals
+ * wait in a small array.
  */
 
 enum {
@@ -218,7 +219,9 @@ static void direct_rows(const q_format *format, const ek_mat *w, int32_t row, in
         memcpy(y + t * y_stride + row, job.total[t], (size_t)n_rows * sizeof *y);
 }
 
-/* How many of n things the next of n_parts nearly equal parts takes: 8 tokens are 4 + 4, not 6 + 2. */
+/*
+ * How many of n things the next of n_parts nearly equal parts takes: 8 tokens are 4 + 4, not 6 + 2.
+ */
 static int next_part(int n, int n_parts)
 {
     return (n + n_parts - 1) / n_parts;
@@ -262,7 +265,9 @@ static void tile_rows(const q_format *format, const ek_mat *w, int32_t row, int3
         memcpy(y + t * y_stride + row, total[t], (size_t)n_rows * sizeof *y);
 }
 
-/* By type of the weights; defined below by the file that includes this one, which knows the tiles. */
+/*
+ * By type of the weights; defined below by the file that includes this one, which knows the tiles.
+ */
 static const q_format format_table[EK_TYPE_MAX];
 
 /* One row tile against all tokens. */

@@ -1,13 +1,15 @@
 /*
- * Panels: a piece of a quantised matrix, 16 rows by up to 256 columns, turned so that a vector holds 4 neighbouring
- * columns of 16 rows; and sinks, which take codes as they are unpacked. Written on v16; include a v16 header and a
- * dot header first.
+ * Panels: a piece of a quantised matrix, 16 rows by up to 256 columns, turned so that a vector
+ * holds 4 neighbouring columns of 16 rows; and sinks, which take codes as they are unpacked.
+ * Written on v16; include a v16 header and a dot header first.
  *
  * One result is, over its blocks of 32 columns, with S the exact integer sum of code * q:
- *     total = fma(S, a * scale, total), total = total - b * scaled_sum fused    where weights are a * code - b
- *     total = fma(S, f * scale, total)      per half block of Q6_K, whose S counts codes from -32, f being a or b
- * and of nothing else: blocks in rising order, but in each half of a Q6_K block of 256 the four lower half blocks before the
- * four upper ones, as the codes lie. So neither tiles nor tokens nor instruction sets change a bit of a result.
+ *     total = fma(S, a * scale, total)       where weights are a * code - b,
+ *     total = fma(-b, scaled_sum, total)     in this order; and
+ *     total = fma(S, f * scale, total)       per half block of Q6_K: f is a or b, S of code - 32
+ * and of nothing else: blocks in rising order, but in each half of a Q6_K block of 256 the four
+ * lower half blocks before the four upper ones, as the codes lie. So neither tiles nor tokens nor
+ * instruction sets change a bit of a result.
  */
 #include "kernels/kernels.h"
 
@@ -53,8 +55,9 @@ static void half_offsets(const int8_t *q, int32_t out[2 * PANEL_BLOCKS])
 }
 
 /*
- * Where unpacked codes go. With n_tokens 0 they are stored in a panel, for many tokens to use; otherwise they are
- * multiplied with a few tokens on the spot, which saves writing and reading them. n_tokens is a constant at every call.
+ * Where unpacked codes go. With n_tokens 0 they are stored in a panel, for many tokens to use;
+ * otherwise they are multiplied with a few tokens on the spot, which saves writing and reading
+ * them. n_tokens is a constant at every call.
  */
 typedef struct sink {
     panel *out;                               /* direct products use only its scales */

@@ -1,14 +1,18 @@
 /*
- * From blocks as they lie in the file to a sink: one function per type. Written on v16; include panel_body.h first.
+ * From blocks as they lie in the file to a sink: one function per type. Written on v16; include
+ * panel_body.h first.
  *
- * In a panel a weight is  a * code - b  (Q4_0, Q8_0, Q4_K, Q5_K; a, b per row and block of 32) or
- * a * (code - 32) for the first 16 columns of a block and b * (code - 32) for the others (Q6_K). Codes are unsigned.
+ * Codes are unsigned. With a and b per row and block of 32, a weight is
+ *     a * code - b      Q4_0, Q8_0, Q4_K, Q5_K
+ *     a * (code - 32)   Q6_K, the first 16 columns of a block
+ *     b * (code - 32)   Q6_K, the other 16
  */
 
 /*
- * Sixteen rows are read side by side, which no hardware prefetcher follows for long. So while one tile of rows is unpacked the
- * next one is fetched into the second-level cache, as many bytes with each slice as the slice itself takes: an even
- * pace keeps the memory busy and never fills its queue (measured: twice the bandwidth of fetching in bursts).
+ * Sixteen rows are read side by side, which no hardware prefetcher follows for long. So while one
+ * tile of rows is unpacked the next one is fetched into the second-level cache, as many bytes with
+ * each slice as the slice itself takes: an even pace keeps the memory busy and never fills its
+ * queue (measured: twice the bandwidth of fetching in bursts).
  */
 typedef struct prefetch {
     uintptr_t next, end; /* addresses */
@@ -22,7 +26,7 @@ EK_V16_INLINE void prefetch_step(prefetch *ahead, size_t slice_bytes)
     ahead->next += slice_bytes;
 }
 
-/* The 16 rows to read, n_blocks blocks of 32 columns that start `offset` bytes behind each pointer. */
+/* 16 rows, of which n_blocks blocks of 32 columns are read, `offset` bytes behind each pointer. */
 typedef struct source {
     const uint8_t *const *row;
     size_t offset;
@@ -91,8 +95,8 @@ EK_V16_INLINE v16f scaled_byte(v16i bytes, unsigned j, v16f factor)
 }
 
 /*
- * Scales and mins of Q4_K and Q5_K. Their blocks begin with 16 bytes, d, dmin and the 12 bytes of packed six-bit
- * values, so the turned head is one vector of d and dmin and three of packed values.
+ * Scales and mins of Q4_K and Q5_K. Their blocks begin with 16 bytes, d, dmin and the 12 bytes of
+ * packed six-bit values, so the turned head is one vector of d and dmin and three of packed values.
  */
 static void k_scales(const source *from, panel *out)
 {
@@ -205,7 +209,9 @@ static void q6_k_scales(const source *from, panel *out)
     }
 }
 
-/* Half blocks `half` of the four blocks from `block`: their codes share three slices of 16 bytes. */
+/*
+ * Half blocks `half` of the four blocks from `block`: their codes share three slices of 16 bytes.
+ */
 EK_V16_INLINE void unpack_q6_k_quarter(int n_tokens, const source *from, sink *to, int block,
                                        int half)
 {

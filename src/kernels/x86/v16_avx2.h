@@ -1,6 +1,6 @@
 /*
- * Sixteen lanes of f32 or 32-bit integers, as two AVX2 registers: the functions of v16_avx512.h, whose comments hold
- * here too, with F16C and FMA. Private to this room. Pure.
+ * Sixteen lanes of f32 or 32-bit integers, as two AVX2 registers: the functions of v16_avx512.h,
+ * whose comments hold here too, with F16C and FMA. Private to this room. Pure.
  */
 #ifndef EK_KERNELS_X86_V16_AVX2_H
 #define EK_KERNELS_X86_V16_AVX2_H
@@ -334,7 +334,10 @@ EK_V16_INLINE int32_t v16i_largest(v16i a)
 
 EK_V16_INLINE void v16i_store_bytes(int8_t *x, v16i a)
 {
-    /* The first byte of each dword goes to the front of its 128-bit half, then the halves are joined. */
+    /*
+     * The first byte of each dword goes to the front of its 128-bit half, then the halves are
+     * joined.
+     */
     const __m256i heads =
         _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12,
                          -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);

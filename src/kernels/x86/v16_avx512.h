@@ -1,9 +1,10 @@
 /*
  * Sixteen lanes of f32 or 32-bit integers, as one AVX-512 register.
  *
- * v16_avx2.h gives the same functions over two AVX2 registers. A kernel is written once on these (the *_body.h
- * files) and included by one .c file per instruction set, so that both tables do the same additions in the same
- * order and agree bit for bit. Only intrinsics headers may differ between the two. Private to this room. Pure.
+ * v16_avx2.h gives the same functions over two AVX2 registers. A kernel is written once on these
+ * (the *_body.h files) and included by one .c file per instruction set, so that both tables do the
+ * same additions in the same order and agree bit for bit. Only intrinsics headers may differ
+ * between the two. Private to this room. Pure.
  */
 #ifndef EK_KERNELS_X86_V16_AVX512_H
 #define EK_KERNELS_X86_V16_AVX512_H
@@ -330,8 +331,8 @@ EK_V16_INLINE v16f v16f_from_low_f16(v16i a)
 }
 
 /*
- * Turn 16 rows of 16 bytes, at `offset` behind each pointer, into 4 vectors: out[i] has dword i of every row,
- * row r in lane r.
+ * Turn 16 rows of 16 bytes, at `offset` behind each pointer, into 4 vectors: out[i] has dword i of
+ * every row, row r in lane r.
  */
 EK_V16_INLINE void v16_load_columns(const uint8_t *const row[16], size_t offset, v16i out[4])
 {

@@ -1,7 +1,7 @@
 /*
- * Kernels over one vector: activation quantisation, norms, rope, swiglu, axpy, half floats. Written on v16; include
- * a v16 header and v16_exp.h first. Sums run over lanes c mod 16, then in the order of v16f_sum; squares are
- * summed in f64. Contracts are those of kernels.h.
+ * Kernels over one vector: activation quantisation, norms, rope, swiglu, axpy, half floats. Written
+ * on v16; include a v16 header and v16_exp.h first. Sums run over lanes c mod 16, then in the order
+ * of v16f_sum; squares are summed in f64. Contracts are those of kernels.h.
  */
 #include <math.h>
 
@@ -47,7 +47,10 @@ static void rms_norm(const float *x, const float *weight, int32_t n, float eps, 
     }
 }
 
-/* Products and sums are rounded one by one, as the reference does, so that a rotation is the same everywhere. */
+/*
+ * Products and sums are rounded one by one, as the reference does, so that a rotation is the same
+ * everywhere.
+ */
 static void rope_neox(float *x, int32_t n_pairs, const float *cos, const float *sin)
 {
     for (int32_t i = 0; i < n_pairs; i += 16) {

@@ -1,6 +1,6 @@
 /*
- * The parts of the x86 tables: one function per operation and instruction set, each in a .c file of its own that is
- * compiled for that set. Private to this room.
+ * The parts of the x86 tables: one function per operation and instruction set, each in a .c file of
+ * its own that is compiled for that set. Private to this room.
  */
 #ifndef EK_KERNELS_X86_X86_H
 #define EK_KERNELS_X86_X86_H
