@@ -74,7 +74,7 @@ typedef struct ek_model_params {
     float rms_eps;
     ek_model_gate gate;
     int64_t n_params_total;
-    int64_t n_params_active; /* read per token: all minus the experts that are not chosen */
+    int64_t n_params_active; /* read per token: chosen experts, one embedding row */
     int64_t weight_bytes;    /* bytes of all tensors */
 } ek_model_params;
 

@@ -183,7 +183,9 @@ static void sums_fill(ek_model *model)
 {
     ek_model_params *p = &model->params;
     int64_t n = ek_model_gguf_tensor_count(model->gguf);
-    int64_t resting = 0; /* elements of experts that a token does not visit */
+    int64_t resting = 0; /* elements that a token does not read: other experts' and other tokens' */
+    if (model->output != model->token_embd)
+        resting += elems(model->token_embd) - p->d_model; /* of an embedding it reads one row */
     for (int64_t i = 0; i < n; i++) {
         const ek_tensor *tensor = ek_model_gguf_tensor_at(model->gguf, i);
         p->n_params_total += elems(tensor);
