@@ -92,6 +92,16 @@ static void add_spelled(ek_buf *json, const ek_engine *engine, int32_t id)
     ek_gateway_json_string(json, (ek_str){piece, n});
 }
 
+/* As a key, with U+FFFD for NUL: there are parsers that take it in a string and not in a key. */
+static void add_key(ek_buf *json, const ek_engine *engine, int32_t id)
+{
+    char piece[1024];
+    size_t n = ek_engine_piece(engine, id, piece);
+    for (size_t i = 0; i < n; i++)
+        if (piece[i] == '\0') piece[i] = '\xff'; /* no UTF-8 either, so it is replaced */
+    ek_gateway_json_string(json, (ek_str){piece, n});
+}
+
 /*
  * Two tokens can be spelled alike (parts of characters become U+FFFD): the first one, the likelier,
  * stands.
@@ -101,11 +111,11 @@ static void add_alternatives(ek_buf *json, const ek_engine *engine, const ek_out
     ek_gateway_buf_addz(json, "{");
     for (int32_t k = 0; k < token->n_top; k++) {
         ek_buf key = {0};
-        add_spelled(&key, engine, token->top[k].id);
+        add_key(&key, engine, token->top[k].id);
         bool twice = false;
         for (int32_t j = 0; j < k && !twice; j++) {
             ek_buf other = {0};
-            add_spelled(&other, engine, token->top[j].id);
+            add_key(&other, engine, token->top[j].id);
             twice = ek_str_eq(ek_gateway_buf_str(&key), ek_gateway_buf_str(&other));
             ek_gateway_buf_fini(&other);
         }
