@@ -92,13 +92,15 @@ static ek_status set_up_parts(bench *b, ek_arena *perm, ek_err *err)
                              .block_tokens = BLOCK_TOKENS,
                              .n_blocks = SEQS * 2 + SEQ_BLOCKS};
     const ek_route_gate gate = ek_engine_gate_of(p);
-    const ek_route_params route = {EK_ROUTE_POLICY_STATIC};
+    ek_route_params route;
+    ek_route_params_default(&route);
     ek_status status = ek_kernels_select(b->choice, ek_sys_cpu_flags(), &b->kernels);
     if (status != EK_OK) return ek_err_set(err, status, "this machine cannot run those kernels");
     status = ek_sys_pool_create(b->n_threads, false, &b->pool);
     if (status != EK_OK) return ek_err_set(err, status, "no %d threads", b->n_threads);
     status = ek_engine_kv_create(&kv, &b->kv, err);
-    if (status == EK_OK) status = ek_route_create(&gate, &route, perm, &b->router, err);
+    if (status == EK_OK)
+        status = ek_route_create(&gate, p->n_layers, &route, perm, &b->router, err);
     if (status == EK_OK)
         status =
             ek_expert_local_create(b->file->model, &b->kernels, b->pool, NULL, &b->dispatcher, err);
@@ -113,7 +115,9 @@ static ek_status set_up(bench *b, ek_err *err)
     if (p->context_tokens < PREFILL)
         return ek_err_set(err, EK_ECONTEXT, "%s: a context of %d tokens, %d are needed",
                           b->model_path, p->context_tokens, PREFILL);
-    size_t perm_bytes = ((size_t)1 << 20) + (size_t)SEQS * (size_t)p->n_vocab * sizeof(float);
+    const ek_route_gate gate = ek_engine_gate_of(p);
+    size_t perm_bytes = ((size_t)1 << 20) + ek_route_bytes(&gate, p->n_layers) +
+                        (size_t)SEQS * (size_t)p->n_vocab * sizeof(float);
     if (ek_sys_region_open(perm_bytes, 0, &b->perm_region) != EK_OK ||
         ek_sys_region_open(READ_BYTES, 1, &b->read_region) != EK_OK)
         return ek_err_set(err, EK_ENOMEM, "no memory for logits and the bandwidth test");
