@@ -24,6 +24,9 @@
  * twice that did not before. What is not a matter of gain comes first: experts that lost all of their
  * replicas with a device, and shared experts that a returned device lacks.
  *
+ * Under traffic that stays the same it converges and lies still: what windows of a few hundred
+ * token-slots differ by is mostly chance, and a gain has to stand out from it.
+ *
  * Pure: time is an argument and must not run backwards, nothing is allocated after creation, the
  * same calls give the same answers. One thread.
  */

@@ -18,7 +18,7 @@ void ek_place_controller_params_default(ek_place_controller_params *out_params)
         .seconds_per_row = 2e-6,
         .horizon_us = 60 * SECOND_US,
         .min_gain = 0.02,
-        .confidence = 2.0,
+        .confidence = 3.0,
         .half_life_us = 10 * SECOND_US,
         .stale_us = 30 * SECOND_US,
         .n_windows = 16,

@@ -212,7 +212,6 @@ static void test_one_window_is_no_history(void **state)
     p.n_windows_min = 3;
     p.bytes_per_expert = 1;
     p.fresh_start_drift = 1.0; /* never: this is about chance */
-    p.confidence = 2.0;
     ek_place_outlook o = outlook_with(&p, windows, 3);
     assert_int_equal(o.verdict, EK_PLACE_SMALL);
     assert_true(o.now - o.then > 0.1); /* what the mean alone would have promised */
