@@ -18,11 +18,10 @@
 #include "sys/cpu.h"
 #include "sys/log.h"
 
-#define RUNNING_LIMIT     256
-#define QUEUE_LIMIT       65536
-#define THREADS_LIMIT     1024
-#define SCRATCH_PER_ENTRY 16                 /* bytes per vocabulary entry that a draw may take */
-#define PARTS_BYTES       ((size_t)64 << 10) /* small arrays, alignment */
+#define RUNNING_LIMIT 256
+#define QUEUE_LIMIT   65536
+#define THREADS_LIMIT 1024
+#define PARTS_BYTES   ((size_t)64 << 10) /* small arrays, alignment */
 
 /* ---- parameters ---- */
 
@@ -81,7 +80,7 @@ static ek_status resolve_params(ek_engine *engine, const ek_engine_params *param
 
 static size_t scratch_bytes(const ek_engine *engine)
 {
-    return (size_t)engine->shape.n_vocab * SCRATCH_PER_ENTRY + EK_CACHE_LINE;
+    return (size_t)engine->shape.n_vocab * EK_SAMPLER_SCRATCH_PER_TOKEN + EK_CACHE_LINE;
 }
 
 /*

@@ -168,7 +168,8 @@ typedef enum ek_finish {
 
 /**
  * Hand a request over.
- * @param out_request the user's handle: read until finish, then ek_engine_release
+ * @param out_request the user's handle: read until finish, then ek_engine_release. News of it may
+ *         reach a thread that waits before this call has returned
  * @return EK_OK; EK_EFULL running and waiting places are taken; EK_EDRAINING; EK_ECONTEXT too
  *         long (err has both numbers); EK_EINVAL (err names the parameter); EK_ENOMEM it could
  *         never fit into the KV budget, or no memory

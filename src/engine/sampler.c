@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "engine/sampler_cut.h"
 #include "engine/sampler_select.h"
 
 #define BIAS_BAN (-100.0f)
@@ -128,13 +129,16 @@ static int32_t find_top(const float *logits, int32_t n_vocab, int32_t n, ek_toke
 }
 
 /* Logprobs of the chosen token and the alternatives, from the logits as the model gave them. */
-static void report_logprobs(const float *raw, int32_t n_vocab, int32_t n_logprobs, ek_sampled *out)
+static void report_logprobs(const float *raw, int32_t n_vocab, int32_t n_logprobs, ek_arena scratch,
+                            ek_sampled *out)
 {
     float max = ek_engine_select_max(raw, n_vocab, NULL);
-    double sum = 0.0;
-    for (int32_t id = 0; id < n_vocab; id++)
-        sum += raw[id] == max ? 1.0 : (double)expf(raw[id] - max);
-    double log_sum = log(sum);
+    double log_sum = log((double)n_vocab); /* all -inf: nothing is likelier than anything else */
+    if (max > -INFINITY) {
+        float *weights = ek_engine_sampler_row(&scratch, n_vocab);
+        ek_engine_select_weights(raw, n_vocab, max, 1.0f, weights);
+        log_sum = log(ek_engine_select_sum(weights, n_vocab));
+    }
     out->logprob = logprob_of(raw[out->id], max, log_sum);
     out->n_top = find_top(raw, n_vocab, n_logprobs, out->top);
     for (int32_t i = 0; i < out->n_top; i++)
@@ -143,18 +147,17 @@ static void report_logprobs(const float *raw, int32_t n_vocab, int32_t n_logprob
 
 /* ---- the choice ---- */
 
-static int32_t choose(ek_sampler *sampler, const float *logits, float *weights)
+static int32_t choose(ek_sampler *sampler, const float *logits, ek_arena scratch)
 {
     const ek_sampling *s = sampler->sampling;
     int32_t best;
     float max = ek_engine_select_max(logits, sampler->n_vocab, &best);
     if (s->temperature <= 0.0f || max == -INFINITY) return best;
-    ek_engine_select_weights(logits, sampler->n_vocab, max, s->temperature, weights);
-    if (s->top_k > 0 && s->top_k < sampler->n_vocab)
-        ek_engine_select_keep_count(logits, sampler->n_vocab, s->top_k, weights);
-    if (s->top_p < 1.0f) ek_engine_select_keep_share(logits, sampler->n_vocab, s->top_p, weights);
-    if (s->min_p > 0.0f) ek_engine_select_keep_above(sampler->n_vocab, s->min_p, weights);
-    return ek_engine_select_pick(weights, sampler->n_vocab, ek_rng_unit(&sampler->rng));
+    ek_candidates candidates;
+    ek_engine_sampler_cut(logits, sampler->n_vocab, max, s, &scratch, &candidates);
+    double unit = ek_rng_unit(&sampler->rng);
+    int32_t at = ek_engine_select_pick(candidates.weight, candidates.n, unit);
+    return candidates.id ? candidates.id[at] : at;
 }
 
 void ek_engine_sampler_draw(ek_sampler *sampler, float *logits, ek_arena scratch,
@@ -162,18 +165,17 @@ void ek_engine_sampler_draw(ek_sampler *sampler, float *logits, ek_arena scratch
 {
     const ek_sampling *s = sampler->sampling;
     int32_t n_vocab = sampler->n_vocab;
-    for (int32_t id = 0; id < n_vocab; id++)
-        if (isnan(logits[id])) logits[id] = -INFINITY;
     float *raw = NULL;
+    for (int32_t id = 0; id < n_vocab; id++)
+        logits[id] = isnan(logits[id]) ? -INFINITY : logits[id];
     if (s->n_logprobs >= 0) {
-        raw = ek_new(&scratch, float, n_vocab);
+        raw = ek_engine_sampler_row(&scratch, n_vocab);
         memcpy(raw, logits, (size_t)n_vocab * sizeof *raw);
     }
     apply_bias(s, logits);
     if (sampler->n_slots > 0) apply_penalties(sampler, logits);
-    float *weights = s->temperature > 0.0f ? ek_new(&scratch, float, n_vocab) : NULL;
-    ek_sampled sampled = {.id = choose(sampler, logits, weights)};
-    if (raw) report_logprobs(raw, n_vocab, s->n_logprobs, &sampled);
+    ek_sampled sampled = {.id = choose(sampler, logits, scratch)};
+    if (raw) report_logprobs(raw, n_vocab, s->n_logprobs, scratch, &sampled);
     remember(sampler, sampled.id);
     *out_sampled = sampled;
 }

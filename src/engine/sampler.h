@@ -23,9 +23,10 @@
 #include "base/err.h"
 #include "base/rng.h"
 
-#define EK_SAMPLER_TOP_LOGPROBS_MAX 20
-#define EK_SAMPLER_BIAS_MAX         300
-#define EK_SAMPLER_LOGPROB_MIN      (-9999.0f) /* what JSON gets in place of -inf */
+#define EK_SAMPLER_TOP_LOGPROBS_MAX  20
+#define EK_SAMPLER_BIAS_MAX          300
+#define EK_SAMPLER_SCRATCH_PER_TOKEN 20
+#define EK_SAMPLER_LOGPROB_MIN       (-9999.0f) /* what JSON gets in place of -inf */
 
 typedef struct ek_logit_bias {
     int32_t id;
@@ -81,7 +82,7 @@ void ek_engine_sampler_prompt(ek_sampler *sampler, const int32_t *tokens, int32_
 /**
  * Choose the next token and remember it.
  * @param logits (n_vocab), changed by the call
- * @param scratch at least n_vocab * 16 bytes
+ * @param scratch at least n_vocab * EK_SAMPLER_SCRATCH_PER_TOKEN bytes and a cache line
  * Cost O(n_vocab), nothing is sorted.
  */
 void ek_engine_sampler_draw(ek_sampler *sampler, float *logits, ek_arena scratch,

@@ -16,11 +16,12 @@
 #include "base/attr.h"
 #include "engine/sampler.h"
 
-#define VOCAB_MAX 64
+#define VOCAB_MAX  64
+#define SCRATCH(n) ((size_t)(n)*EK_SAMPLER_SCRATCH_PER_TOKEN + EK_CACHE_LINE)
 
 typedef struct fixture {
     uint8_t perm[8192];
-    uint8_t scratch[VOCAB_MAX * 16];
+    uint8_t scratch[SCRATCH(VOCAB_MAX)];
     ek_sampling sampling;
     ek_sampler *sampler;
 } fixture;
@@ -47,7 +48,7 @@ static ek_sampled draw(fixture *f, const float *logits, int32_t n_vocab)
     float changed[VOCAB_MAX];
     memcpy(changed, logits, (size_t)n_vocab * sizeof *logits);
     ek_sampled sampled;
-    ek_arena scratch = ek_arena_over(f->scratch, (size_t)n_vocab * 16);
+    ek_arena scratch = ek_arena_over(f->scratch, SCRATCH(n_vocab));
     ek_engine_sampler_draw(f->sampler, changed, scratch, &sampled);
     return sampled;
 }
@@ -136,7 +137,7 @@ static void penalised(fixture *f, const float *in, int32_t n, float *out)
 {
     ek_sampled sampled;
     memcpy(out, in, (size_t)n * sizeof *in);
-    ek_engine_sampler_draw(f->sampler, out, ek_arena_over(f->scratch, (size_t)n * 16), &sampled);
+    ek_engine_sampler_draw(f->sampler, out, ek_arena_over(f->scratch, SCRATCH(n)), &sampled);
 }
 
 static void repetition_divides_positive_and_multiplies_negative_once(void **state)
@@ -186,12 +187,13 @@ static void penalties_come_after_bias_and_in_order(void **state)
     s.bias = (ek_logit_bias[]){{0, 4}};
     s.n_bias = 1;
     fixture f;
-    start(&f, 2, &s);
-    float out[2];
-    penalised(&f, (float[]){6, 1}, 2, out); /* draws 0 */
-    penalised(&f, (float[]){6, 1}, 2, out);
-    /* (6 + 4) / 2 - 1 * 1 + 2 */
-    assert_memory_equal(out, ((float[]){6, 1}), sizeof out);
+    start(&f, 3, &s);
+    ek_engine_sampler_prompt(f.sampler, (int32_t[]){2}, 1);
+    float out[3];
+    penalised(&f, (float[]){6, 1, 4}, 3, out); /* draws 0 */
+    penalised(&f, (float[]){6, 1, 4}, 3, out);
+    /* (6 + 4) / 2 - 1 * 1 + 2; the prompt's token is repeated, but was not generated */
+    assert_memory_equal(out, ((float[]){6, 1, 2}), sizeof out);
 }
 
 static void many_distinct_tokens_are_all_remembered(void **state)

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "engine/sampler.h"
+#include "engine/sampler_cut.h"
 #include "engine/sampler_select.h"
 
 #define ROW_MAX 300
@@ -80,7 +81,7 @@ static void keep_count_equals_sorting(void **state)
     }
 }
 
-static void keep_share_equals_sorting(void **state)
+static void keep_amount_equals_sorting(void **state)
 {
     (void)state;
     ek_rng rng;
@@ -97,7 +98,7 @@ static void keep_share_equals_sorting(void **state)
         double sum = 0, kept = 0;
         for (int32_t i = 0; i < n; i++)
             sum += (double)weights[i];
-        ek_engine_select_keep_share(logits, n, share, weights);
+        ek_engine_select_keep_amount(logits, n, (double)share * sum, weights);
         for (int32_t rank = 0; rank < n; rank++) {
             int32_t id = sorted[rank].id;
             bool wanted = kept < (double)share * sum;
@@ -113,6 +114,121 @@ static void keep_share_equals_sorting(void **state)
         assert_true(weights[sorted[0].id] > 0.0f);
     }
     assert_true(n_compared > 100000);
+}
+
+/* ---- the whole cut ---- */
+
+#define CUT_MAX 3000
+
+/* top_k, then top_p, then min_p, by sorting everything. */
+static void cut_by_sorting(const float *logits, int32_t n, float max, const ek_sampling *s,
+                           float *weights)
+{
+    static entry sorted[CUT_MAX];
+    sort_row(logits, n, sorted);
+    ek_engine_select_weights(logits, n, max, s->temperature, weights);
+    int32_t n_kept = s->top_k > 0 && s->top_k < n ? s->top_k : n;
+    double sum = 0, before = 0;
+    for (int32_t rank = 0; rank < n_kept; rank++)
+        sum += (double)weights[sorted[rank].id];
+    for (int32_t rank = 0; rank < n; rank++) {
+        float *weight = &weights[sorted[rank].id];
+        double own = (double)*weight;
+        bool in_share = s->top_p >= 1.0f || before < (double)s->top_p * sum;
+        if (rank >= n_kept || !in_share || *weight < s->min_p) *weight = 0.0f;
+        before += own;
+    }
+}
+
+static ek_sampling random_cut(ek_rng *rng)
+{
+    ek_sampling s = {.temperature = 0.2f + (float)ek_rng_unit(rng), .top_p = 1.0f};
+    if (ek_rng_below(rng, 2)) s.top_k = 1 + (int32_t)ek_rng_below(rng, 1 << ek_rng_below(rng, 12));
+    if (ek_rng_below(rng, 2)) s.top_p = (float)(1.0 - 0.99 * ek_rng_unit(rng));
+    if (ek_rng_below(rng, 3) == 0) s.min_p = (float)(0.3 * ek_rng_unit(rng));
+    return s;
+}
+
+static void the_cut_equals_sorting(void **state)
+{
+    (void)state;
+    static float logits[CUT_MAX], want[CUT_MAX], got[CUT_MAX];
+    static uint8_t memory[CUT_MAX * EK_SAMPLER_SCRATCH_PER_TOKEN + EK_CACHE_LINE];
+    ek_rng rng;
+    ek_rng_init(&rng, 9);
+    int32_t n_differences = 0;
+    for (int round = 0; round < 1000; round++) {
+        int32_t n = 1 + (int32_t)ek_rng_below(&rng, CUT_MAX);
+        ek_sampling s = random_cut(&rng);
+        /* Where only tokens are counted the answer is one with ties, too: then there are many. */
+        float step = s.top_p < 1.0f ? 0.0f : 0.25f;
+        for (int32_t i = 0; i < n; i++) {
+            float logit = (float)(12 * ek_rng_unit(&rng) * ek_rng_unit(&rng));
+            logits[i] = step > 0.0f ? step * (float)(int32_t)(logit / step) : logit;
+        }
+        float max = ek_engine_select_max(logits, n, NULL);
+        cut_by_sorting(logits, n, max, &s, want);
+        ek_arena scratch = ek_arena_over(memory, sizeof memory);
+        ek_candidates kept;
+        ek_engine_sampler_cut(logits, n, max, &s, &scratch, &kept);
+        memset(got, 0, sizeof got);
+        for (int32_t i = 0; i < kept.n; i++)
+            got[kept.id ? kept.id[i] : i] = kept.weight[i];
+        for (int32_t i = 0; i < n; i++)
+            n_differences += got[i] != want[i];
+    }
+    /* Sums in another order may shift a border by one token once in a long while. */
+    assert_in_range(n_differences, 0, 2);
+}
+
+/* ---- arithmetic ---- */
+
+static void weights_are_exponentials(void **state)
+{
+    (void)state;
+    enum { N = 20000 };
+    static float logits[N], weights[N];
+    double worst = 0;
+    for (int t = 1; t <= 3; t++) {
+        for (int i = 0; i < N; i++)
+            logits[i] = 3.0f - (float)i * (float)t * 0.0043f;
+        ek_engine_select_weights(logits, N, logits[0], (float)t, weights);
+        assert_true(weights[0] == 1.0f);
+        for (int i = 0; i < N; i++) {
+            double exact = exp((double)((logits[i] - logits[0]) / (float)t));
+            double error = fabs((double)weights[i] - exact) / exact;
+            if (exact > 1.7e-38) worst = error > worst ? error : worst;
+            assert_true(weights[i] >= 0.0f && weights[i] <= 1.0f);
+        }
+    }
+    assert_true(worst < 2e-7);
+    const float edges[] = {-INFINITY, -3e38f, -88.0f, 0.0f};
+    ek_engine_select_weights(edges, 4, 0.0f, 1.0f, weights);
+    assert_memory_equal(weights, ((float[]){0, 0, 0, 1}), 4 * sizeof *weights);
+    const float infinite[] = {INFINITY, 3e38f, INFINITY};
+    ek_engine_select_weights(infinite, 3, INFINITY, 1.0f, weights);
+    assert_memory_equal(weights, ((float[]){1, 0, 1}), 3 * sizeof *weights);
+}
+
+static void max_and_sum_serve_every_length(void **state)
+{
+    (void)state;
+    float row[70];
+    for (int32_t n = 1; n <= 70; n++) {
+        for (int32_t best = 0; best < n; best++) {
+            for (int32_t i = 0; i < n; i++)
+                row[i] = (float)(i % 3);
+            row[best] = 9;
+            if (best + 1 < n) row[n - 1] = 9; /* an equal one behind it */
+            int32_t id;
+            assert_true(ek_engine_select_max(row, n, &id) == 9);
+            assert_int_equal(id, best);
+            double sum = 0;
+            for (int32_t i = 0; i < n; i++)
+                sum += (double)row[i];
+            assert_true(ek_engine_select_sum(row, n) == sum);
+        }
+    }
 }
 
 static void pick_walks_the_stacked_weights(void **state)
@@ -136,7 +252,7 @@ static const float row[N_VOCAB] = {0.5f, 2.0f, -1.0f, 1.0f, 1.0f, 0.0f, -3.0f, 1
 
 static void count_draws(const ek_sampling *sampling, int32_t *counts)
 {
-    uint8_t perm[4096], scratch[N_VOCAB * 16];
+    uint8_t perm[4096], scratch[N_VOCAB * EK_SAMPLER_SCRATCH_PER_TOKEN + EK_CACHE_LINE];
     ek_arena arena = ek_arena_over(perm, sizeof perm);
     ek_sampler *sampler = ek_engine_sampler_init(&arena, N_VOCAB, N_DRAWS, sampling);
     memset(counts, 0, N_VOCAB * sizeof *counts);
@@ -243,7 +359,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keep_count_equals_sorting),
-        cmocka_unit_test(keep_share_equals_sorting),
+        cmocka_unit_test(keep_amount_equals_sorting),
+        cmocka_unit_test(the_cut_equals_sorting),
+        cmocka_unit_test(weights_are_exponentials),
+        cmocka_unit_test(max_and_sum_serve_every_length),
         cmocka_unit_test(pick_walks_the_stacked_weights),
         cmocka_unit_test(draws_follow_what_is_left_of_the_distribution),
         cmocka_unit_test(a_seed_repeats_and_another_differs),
