@@ -62,16 +62,16 @@ def count_executable(record):
 def skip_reasons(record):
     """What each skipped case printed between its start and its skip, so that nothing is left out without a word."""
     text = (record.get("stdout") or "") + (record.get("stderr") or "")
-    reasons, said = [], []
+    reasons, said = [], None  # said: what the case that runs has printed; None between cases
     for line in text.splitlines():
         if line.startswith("[ RUN"):
             said = []
         elif line.startswith("[  SKIPPED ]") and "listed below" not in line:
-            reasons += said[-1:]
-            said = []
+            reasons += said[-1:] if said else []
+            said = None
         elif line.startswith("skipped: "):
             reasons.append(line[len("skipped: "):])
-        elif line.strip() and not line.startswith("["):
+        elif said is not None and line.strip() and not line.startswith("["):
             said.append(line.strip())
     return reasons
 

@@ -24,11 +24,11 @@ build|lib:libcrypto|libssl-dev|SHA-256 and HMAC
 build|lib:libxxhash|libxxhash-dev|hashes of prompt prefixes
 build|lib:libcurl|libcurl4-openssl-dev|HTTP client of the chat, status and experts commands
 test|lib:cmocka|libcmocka-dev|unit tests
-test|cmd:curl|curl|requests as users send them
 test|py:numpy|python3-numpy|makes the small test models
 check|cmd:clang-format-14|clang-format-14|format check
 check|cmd:clang-tidy-14|clang-tidy-14|static analysis
 check|cmd:shellcheck|shellcheck|checks the shell scripts
+check|cmd:curl|curl|requests as the README shows them
 check|cmd:man|man-db|renders the manual page
 fuzz|cmd:clang-14|clang-14|compiler with libFuzzer
 fuzz|clangrt:fuzzer|libclang-rt-14-dev|libFuzzer and the sanitizers of clang
