@@ -34,8 +34,8 @@ function setBusy(busy) {
 function showFigures(usage, timings) {
   if (usage) {
     const cached = usage.prompt_tokens_details.cached_tokens;
-    byId("prompt-tokens").textContent = `${usage.prompt_tokens} tokens${cached ? `, ${cached} cached` : ""}`;
-    byId("answer-tokens").textContent = `${usage.completion_tokens} tokens`;
+    byId("prompt-tokens").textContent = `${usage.prompt_tokens}${cached ? ` (${cached} cached)` : ""}`;
+    byId("answer-tokens").textContent = usage.completion_tokens;
   }
   if (timings) {
     byId("first").textContent = `${timings.ttft_ms.toFixed(1)} ms`;
