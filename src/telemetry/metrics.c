@@ -28,14 +28,18 @@ typedef struct series {
     int32_t n_bounds;
     series_kind kind;
     double scale;
-    int32_t next;  /* next series of the same name, or NONE */
-    bool is_first; /* of its name */
+    _Atomic int32_t next; /* next series of the same name, or NONE */
+    bool is_first;        /* of its name */
     char labels[EK_METRICS_LABELS_MAX + 1];
 } series;
 
+/*
+ * A renderer may look while series are still added (a model loads while /metrics is asked for): a
+ * series is complete before its number, or a link to it, is stored, and neither ever changes again.
+ */
 struct ek_metrics {
     ek_arena *perm; /* borrowed until the last registration */
-    int32_t n_series;
+    _Atomic int32_t n_series;
     series series[EK_METRICS_MAX];
 };
 
@@ -65,6 +69,24 @@ static bool name_valid(const char *name, series_kind kind)
            ends_with(name, "_total") == (kind == SERIES_COUNTER);
 }
 
+/* The series of this name and these labels; NULL: there is none yet. */
+static series *find(ek_metrics *metrics, const series *wanted, const char *labels,
+                    int32_t *out_last_of_name)
+{
+    int32_t n_series = atomic_load_explicit(&metrics->n_series, memory_order_relaxed);
+    *out_last_of_name = NONE;
+    for (int32_t i = 0; i < n_series; i++) {
+        series *s = &metrics->series[i];
+        if (strcmp(s->name, wanted->name) != 0) continue;
+        ek_assert(s->kind == wanted->kind);
+        ek_assert(s->scale == wanted->scale);
+        ek_assert(s->bounds == wanted->bounds && s->n_bounds == wanted->n_bounds);
+        if (strcmp(s->labels, labels) == 0) return s;
+        *out_last_of_name = i;
+    }
+    return NULL;
+}
+
 /*
  * The series that is asked for: an old one of the same name and labels, or a new one without a
  * value yet.
@@ -72,26 +94,23 @@ static bool name_valid(const char *name, series_kind kind)
 static series *find_or_add(ek_metrics *metrics, const series *wanted, const char *labels)
 {
     const char *own_labels = labels ? labels : "";
-    int32_t last_of_name = NONE;
+    int32_t last_of_name;
     ek_assert(name_valid(wanted->name, wanted->kind));
     ek_assert(strlen(own_labels) <= EK_METRICS_LABELS_MAX);
-    for (int32_t i = 0; i < metrics->n_series; i++) {
-        series *s = &metrics->series[i];
-        if (strcmp(s->name, wanted->name) != 0) continue;
-        ek_assert(s->kind == wanted->kind);
-        ek_assert(s->scale == wanted->scale);
-        ek_assert(s->bounds == wanted->bounds && s->n_bounds == wanted->n_bounds);
-        if (strcmp(s->labels, own_labels) == 0) return s;
-        last_of_name = i;
-    }
-    ek_assert(metrics->n_series < EK_METRICS_MAX);
-    int32_t idx = metrics->n_series++;
+    series *found = find(metrics, wanted, own_labels, &last_of_name);
+    if (found) return found;
+    int32_t idx = atomic_load_explicit(&metrics->n_series, memory_order_relaxed);
+    ek_assert(idx < EK_METRICS_MAX);
     series *added = &metrics->series[idx];
     *added = *wanted;
-    added->next = NONE;
+    atomic_init(&added->next, NONE);
     added->is_first = last_of_name == NONE;
     snprintf(added->labels, sizeof added->labels, "%s", own_labels);
-    if (last_of_name != NONE) metrics->series[last_of_name].next = idx;
+    if (added->kind == SERIES_HIST) added->of.hist = ek_new_aligned(metrics->perm, ek_hist, 1);
+    /* Both are acquired by render: whoever sees the series sees all of it. */
+    if (last_of_name != NONE)
+        atomic_store_explicit(&metrics->series[last_of_name].next, idx, memory_order_release);
+    atomic_store_explicit(&metrics->n_series, idx + 1, memory_order_release);
     return added;
 }
 
@@ -121,9 +140,7 @@ ek_hist *ek_telemetry_hist(ek_metrics *metrics, const char *name, const char *la
                      .scale = scale,
                      .bounds = bounds,
                      .n_bounds = n_bounds};
-    series *s = find_or_add(metrics, &wanted, labels);
-    if (!s->of.hist) s->of.hist = ek_new_aligned(metrics->perm, ek_hist, 1);
-    return s->of.hist;
+    return find_or_add(metrics, &wanted, labels)->of.hist;
 }
 
 /*
@@ -177,14 +194,15 @@ size_t ek_telemetry_metrics_render(const ek_metrics *metrics, char *out_text, si
 {
     static const char *const type_name[] = {"counter", "gauge", "histogram"};
     ek_prom prom = {.out = out_text, .room = bytes};
-    for (int32_t i = 0; i < metrics->n_series; i++) {
+    int32_t n_series = atomic_load_explicit(&metrics->n_series, memory_order_acquire);
+    for (int32_t i = 0; i < n_series; i++) {
         if (!metrics->series[i].is_first) continue;
         const series *s = &metrics->series[i];
         ek_telemetry_prom_family(&prom, s->name, type_name[s->kind], s->help);
-        render_series(&prom, s);
-        while (s->next != NONE) {
-            s = &metrics->series[s->next];
+        for (int32_t next = i; next != NONE;) {
+            s = &metrics->series[next];
             render_series(&prom, s);
+            next = atomic_load_explicit(&s->next, memory_order_acquire);
         }
     }
     return prom.len;

@@ -1,11 +1,11 @@
 /*
  * Metrics: named counters, gauges and histograms, and their Prometheus text (version 0.0.4).
  *
- * A registry is filled at start (registration is not thread-safe) and then only counted in: updates
- * are relaxed atomics from any thread, rendering may run at any time from any thread. Labels are
- * fixed at registration, so the number of series cannot grow with traffic. Names follow Prometheus:
- * snake case, unit last, `_total` on counters and only there. A registration that breaks these
- * rules is a bug and asserts.
+ * A registry is filled at start, by one thread at a time, and then only counted in: updates are
+ * relaxed atomics from any thread, rendering may run at any time from any thread, also while
+ * series are still being registered. Labels are fixed at registration, so the number of series
+ * cannot grow with traffic. Names follow Prometheus: snake case, unit last, `_total` on counters
+ * and only there. A registration that breaks these rules is a bug and asserts.
  */
 #ifndef EK_TELEMETRY_METRICS_H
 #define EK_TELEMETRY_METRICS_H
