@@ -248,6 +248,7 @@ static void fill_info(ek_engine *engine)
         .params_active = model->n_params_active,
         .weight_bytes = model->weight_bytes,
         .kv_bytes = engine->params.kv_bytes,
+        .kv_tokens = (int64_t)engine->kv_blocks * engine->params.kv_block_tokens,
     };
 }
 

@@ -93,6 +93,7 @@ typedef struct ek_engine_info {
     int64_t params_active;
     int64_t weight_bytes;
     int64_t kv_bytes;
+    int64_t kv_tokens; /* positions the KV cache has: no request can use more */
 } ek_engine_info;
 
 void ek_engine_info_get(const ek_engine *engine, ek_engine_info *out_info);
