@@ -117,24 +117,30 @@ static bool completion_ids(const ek_call *call, const ek_gen_prompt *prompt, pro
     return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, "prompt", "prompt has no tokens");
 }
 
-/* How many tokens may come: what was asked for, or what is left, up to the configured default. */
+/*
+ * How many tokens may come: what was asked for, or what is left, up to the configured default. The
+ * cache can be smaller than the context, and then is what counts; the last token is never computed
+ * on, so it needs no room.
+ */
 static bool fit_context(const ek_call *call, const ek_gen_request *request, int64_t n_prompt,
                         int32_t *out_max_tokens, ek_fault *fault)
 {
-    int64_t context = call->gateway->info.context_tokens;
-    int64_t left = context - n_prompt;
+    const ek_engine_info *info = &call->gateway->info;
+    bool cache_counts = info->kv_tokens + 1 < info->context_tokens;
+    int64_t room = cache_counts ? info->kv_tokens + 1 : info->context_tokens;
+    const char *limit = cache_counts ? "the server's cache" : "the model's context";
     const char *param = request->chat ? "messages" : "prompt";
+    int64_t left = room - n_prompt;
     if (left < 1)
         return ek_gateway_fault_set(fault, EK_FAULT_CONTEXT_LENGTH, param,
-                                    "the prompt has %" PRId64 " tokens, and the model's context of "
-                                    "%" PRId64 " tokens has to hold the answer too",
-                                    n_prompt, context);
+                                    "the prompt has %" PRId64 " tokens, and %s of %" PRId64
+                                    " tokens has to hold the answer too",
+                                    n_prompt, limit, room);
     if (request->max_tokens > left)
         return ek_gateway_fault_set(fault, EK_FAULT_CONTEXT_LENGTH, param,
                                     "the prompt has %" PRId64 " tokens and max_tokens is %" PRId64
-                                    ", which together exceed the model's context of %" PRId64
-                                    " tokens",
-                                    n_prompt, request->max_tokens, context);
+                                    ", which together exceed %s of %" PRId64 " tokens",
+                                    n_prompt, request->max_tokens, limit, room);
     int64_t by_default = call->gateway->params.max_tokens_default;
     int64_t max_tokens = request->max_tokens > 0 ? request->max_tokens : by_default;
     *out_max_tokens = (int32_t)(max_tokens < left ? max_tokens : left);
