@@ -318,7 +318,7 @@ json_t *reply_json(const reply *r)
 {
     json_error_t error;
     assert_int_not_equal(r->status, 0);
-    json_t *json = json_loadb(r->body, r->n_body, JSON_REJECT_DUPLICATES, &error);
+    json_t *json = json_loadb(r->body, r->n_body, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!json) print_message("not JSON (%s): %.300s\n", error.text, r->body);
     assert_non_null(json);
     return json;

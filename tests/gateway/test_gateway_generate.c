@@ -478,6 +478,35 @@ static void v5_says_when_the_context_is_too_short(void **state)
     reply_free(&r);
 }
 
+/* A cache that is smaller than the context is the limit; the longest answer that fits is given. */
+static void v5_knows_the_cache_limit(void **state)
+{
+    (void)state;
+    house *h = calloc(1, sizeof *h);
+    assert_non_null(h);
+    house_init(h);
+    h->engine_params.kv_bytes = 32 << 10;
+    house_open(h);
+    ek_engine_info info;
+    ek_engine_info_get(h->engine, &info);
+    assert_true(info.kv_tokens + 1 < info.context_tokens);
+    char body[256];
+    snprintf(body, sizeof body, "{\"prompt\":[5,6,7],\"max_tokens\":%d,\"ignore_eos\":true}",
+             (int)info.kv_tokens + 1 - 3);
+    reply r = request_post(h->address, COMPLETION, body);
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
+    snprintf(body, sizeof body, "{\"prompt\":[5,6,7],\"max_tokens\":%d}",
+             (int)info.kv_tokens + 2 - 3);
+    r = request_post(h->address, COMPLETION, body);
+    assert_error(&r, 400, "context_length_exceeded", "prompt");
+    assert_non_null(strstr(r.body, "cache"));
+    reply_free(&r);
+    house_assert_idle(h);
+    house_close(h);
+    free(h);
+}
+
 /* V6: unknown fields are counted; a strict server refuses them by name. */
 static void v6_counts_unknown_fields(void **state)
 {
@@ -575,6 +604,7 @@ int main(void)
         TEST(v13_logprobs_match_the_text),
         TEST(v2_v11_refuses_wrong_values),
         TEST(v5_says_when_the_context_is_too_short),
+        TEST(v5_knows_the_cache_limit),
         TEST(v6_counts_unknown_fields),
         TEST(s13_fails_with_a_status),
         TEST(streams_to_an_old_client),

@@ -14,6 +14,7 @@
 
 #include "client.h"
 #include "house.h"
+#include "sys/thread.h"
 
 #define CHAT    "/v1/chat/completions"
 #define WAIT_MS 20000
@@ -85,6 +86,43 @@ static void h2_says_what_it_is_while_loading(void **state)
         assert_error(&r, 503, "model_loading", NULL);
         reply_free(&r);
     }
+    close_house(h);
+}
+
+typedef struct scraper {
+    const house *h;
+    _Atomic bool stop;
+    int n_scrapes;
+} scraper;
+
+static void scrape(void *ctx)
+{
+    scraper *s = ctx;
+    while (!s->stop || s->n_scrapes == 0) {
+        reply r = request_get(s->h->health, "/metrics");
+        assert_int_equal(r.status, 200);
+        reply_free(&r);
+        s->n_scrapes++;
+    }
+}
+
+/* H2: metrics are given while the engine is being made and registers its own. */
+static void h2_gives_metrics_while_a_model_loads(void **state)
+{
+    (void)state;
+    house *h = open_plain();
+    scraper s = {.h = h};
+    ek_sys_thread thread = {0};
+    assert_int_equal(ek_sys_thread_start(&thread, "scraper", scrape, &s), EK_OK);
+    house_attach(h);
+    s.stop = true;
+    ek_sys_thread_join(&thread);
+    reply r = request_get(h->health, "/metrics");
+    assert_non_null(strstr(r.body, "evenkeel_requests_running"));
+    reply_free(&r);
+    r = request_get(h->address, "/readyz");
+    assert_int_equal(r.status, 200);
+    reply_free(&r);
     close_house(h);
 }
 
@@ -739,6 +777,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(h2_says_what_it_is_while_loading),
+        cmocka_unit_test(h2_gives_metrics_while_a_model_loads),
         cmocka_unit_test(v15_wrong_paths_and_methods),
         cmocka_unit_test(serves_models_from_memory),
         cmocka_unit_test(answers_head_requests_without_a_body),
