@@ -2,6 +2,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -74,6 +75,7 @@ typedef struct client {
     int32_t id;
     answer **finished; /* (n_per_client) NULL: given up */
     int32_t n_given_up;
+    _Atomic int64_t n_news; /* counted by the listener */
     ek_sys_thread thread;
 } client;
 
@@ -81,6 +83,8 @@ struct crowd {
     crowd_params params;
     ek_engine *engine;
     client *clients; /* (n_clients) */
+    ek_sys_thread listener;
+    _Atomic bool is_over;
 };
 
 static void start_next(client *c, slot *s, ek_rng *rng, int32_t *next)
@@ -88,6 +92,7 @@ static void start_next(client *c, slot *s, ek_rng *rng, int32_t *next)
     order o;
     if (*next == c->crowd->params.n_per_client) return;
     make_order(&c->crowd->params, c->id, *next, &o);
+    o.params.tag = c;
     if (ek_engine_submit(c->crowd->engine, &o.params, &s->request, NULL) != EK_OK) {
         s->request = NULL; /* full: another time */
         return;
@@ -141,6 +146,21 @@ static void run_client(void *ctx)
     }
 }
 
+/* One more thread waits for news, as a gateway does: each has to name a client of this crowd. */
+static void listen_to_news(void *ctx)
+{
+    crowd *c = ctx;
+    while (!atomic_load(&c->is_over)) {
+        void *tags[8];
+        int32_t n = ek_engine_wait(c->engine, tags, 8, 1000000);
+        for (int32_t i = 0; i < n; i++) {
+            client *one = tags[i];
+            assert_true(one >= c->clients && one < c->clients + c->params.n_clients);
+            atomic_fetch_add(&one->n_news, 1);
+        }
+    }
+}
+
 /* ---- the crowd ---- */
 
 crowd *crowd_run(ek_engine *engine, const crowd_params *params)
@@ -151,6 +171,7 @@ crowd *crowd_run(ek_engine *engine, const crowd_params *params)
     c->engine = engine;
     c->clients = ek_sys_calloc((size_t)params->n_clients, sizeof *c->clients);
     assert_non_null(c->clients);
+    assert_int_equal(ek_sys_thread_start(&c->listener, "listener", listen_to_news, c), EK_OK);
     for (int32_t i = 0; i < params->n_clients; i++) {
         client *one = &c->clients[i];
         one->crowd = c;
@@ -161,6 +182,11 @@ crowd *crowd_run(ek_engine *engine, const crowd_params *params)
     }
     for (int32_t i = 0; i < params->n_clients; i++)
         ek_sys_thread_join(&c->clients[i].thread);
+    atomic_store(&c->is_over, true);
+    ek_engine_wake(engine);
+    ek_sys_thread_join(&c->listener);
+    for (int32_t i = 0; i < params->n_clients; i++)
+        assert_true(atomic_load(&c->clients[i].n_news) > 0);
     return c;
 }
 
