@@ -1,6 +1,7 @@
 /*
- * Bytes -> the head parser, percent-decoding, queries, durations. A head that is found piece by piece must be the one
- * found at once; one that is taken has consistent framing and can be looked into.
+ * Bytes -> the head parser, percent-decoding, queries, durations. A head that is found piece by
+ * piece must be the one found at once; one that is taken has consistent framing and can be looked
+ * into.
  */
 #include <stdint.h>
 #include <string.h>

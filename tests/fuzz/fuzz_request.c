@@ -1,6 +1,7 @@
 /*
- * Bytes -> chat and completion requests, lenient and strict. Whatever comes in, the parser either gives a request
- * whose parts can be read, or a fault with a message; and strict never takes what lenient refuses.
+ * Bytes -> chat and completion requests, lenient and strict. Whatever comes in, the parser either
+ * gives a request whose parts can be read, or a fault with a message; and strict never takes what
+ * lenient refuses.
  */
 #include <stdint.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
- * An HTTP client for tests that sends exactly the bytes it is given and takes replies apart by hand, so that
- * what the server does with odd bytes, half requests and sudden ends can be seen. Nothing of it is shared with
- * the server's own parser. A client belongs to one thread.
+ * An HTTP client for tests that sends exactly the bytes it is given and takes replies apart by
+ * hand, so that what the server does with odd bytes, half requests and sudden ends can be seen.
+ * Nothing of it is shared with the server's own parser. A client belongs to one thread.
  */
 #ifndef EK_TESTS_GATEWAY_CLIENT_H
 #define EK_TESTS_GATEWAY_CLIENT_H
@@ -70,8 +70,9 @@ reply request_get(const char *address, const char *path);
 reply request_raw(const char *address, const char *bytes);
 
 /**
- * The error object of a reply: checks that it has exactly the four keys with their types, the JSON content type,
- * and Retry-After where the status demands it. @return its code (static until the next call), or fails the test
+ * The error object of a reply: checks that it has exactly the four keys with their types, the JSON
+ * content type, and Retry-After where the status demands it. @return its code (static until the
+ * next call), or fails the test
  */
 const char *reply_error_code(const reply *r);
 /** The same, and compares status, code and param (NULL: null). */

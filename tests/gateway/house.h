@@ -1,5 +1,6 @@
 /*
- * A whole server for tests: metrics, the real engine on a tiny model, and the gateway, on free ports of 127.0.0.1.
+ * A whole server for tests: metrics, the real engine on a tiny model, and the gateway, on free
+ * ports of 127.0.0.1.
  */
 #ifndef EK_TESTS_GATEWAY_HOUSE_H
 #define EK_TESTS_GATEWAY_HOUSE_H
@@ -37,13 +38,16 @@ void house_open(house *h);
 void house_close(house *h);
 
 /**
- * Value of a series in the metrics text, as /metrics shows it: "evenkeel_http_connections" or with labels in
- * braces. Fails the test when there is no such series.
+ * Value of a series in the metrics text, as /metrics shows it: "evenkeel_http_connections" or with
+ * labels in braces. Fails the test when there is no such series.
  */
 double house_metric(const house *h, const char *series);
 /** Wait until a series has a value; false when it does not within the time. */
 bool house_awaits(const house *h, const char *series, double value, int64_t timeout_ms);
-/** Wait until nothing is open, running or waiting any more, and check that every gauge says exactly 0. */
+/**
+ * Wait until nothing is open, running or waiting any more, and check that every gauge says exactly
+ * 0.
+ */
 void house_assert_idle(const house *h);
 
 #endif

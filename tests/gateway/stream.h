@@ -1,8 +1,9 @@
 /*
  * Event streams taken apart for tests, and answers of a wanted text.
  *
- * The real engine has no script, but with logit_bias and a strong repetition penalty a greedy answer runs through
- * given tokens, each once: so any text whose bytes differ from each other can be had, in single-byte tokens.
+ * The real engine has no script, but with logit_bias and a strong repetition penalty a greedy
+ * answer runs through given tokens, each once: so any text whose bytes differ from each other can
+ * be had, in single-byte tokens.
  */
 #ifndef EK_TESTS_GATEWAY_STREAM_H
 #define EK_TESTS_GATEWAY_STREAM_H
@@ -36,8 +37,9 @@ typedef struct stream {
 } stream;
 
 /**
- * Take a whole body apart and check what holds for every stream: one event per line, each frame JSON, the same id,
- * created and model in all, valid UTF-8, usage only in a chunk without choices, nothing behind [DONE].
+ * Take a whole body apart and check what holds for every stream: one event per line, each frame
+ * JSON, the same id, created and model in all, valid UTF-8, usage only in a chunk without choices,
+ * nothing behind [DONE].
  */
 stream stream_parse(const char *body, size_t n_body);
 void stream_free(stream *s);
@@ -46,7 +48,8 @@ void stream_free(stream *s);
 int32_t byte_token(const ek_engine *engine, unsigned char byte);
 
 /**
- * Fields of a request ("logit_bias":{...},...) that make its greedy answer these bytes; they must all differ.
+ * Fields of a request ("logit_bias":{...},...) that make its greedy answer these bytes; they must
+ * all differ.
  * @param max_tokens of the request; at least n to get all of the text
  */
 void force_text(const ek_engine *engine, const char *text, size_t n, int32_t max_tokens,

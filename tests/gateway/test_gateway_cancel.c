@@ -1,7 +1,8 @@
 /*
- * Clients that leave, and clients that do not read: what they asked for ends at once, what others asked for goes
- * on, and every gauge comes back to exactly 0. Cases S1, S2, S4, S17. The engine runs on the reference kernels and
- * eight choices per request, so that there is something to leave in the middle of.
+ * Clients that leave, and clients that do not read: what they asked for ends at once, what others
+ * asked for goes on, and every gauge comes back to exactly 0. Cases S1, S2, S4, S17. The engine
+ * runs on the reference kernels and eight choices per request, so that there is something to leave
+ * in the middle of.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +24,10 @@
 #define LONG       "{\"prompt\":[5],\"n\":8,\"max_tokens\":500,\"ignore_eos\":true,\"logprobs\":5"
 #define WAIT_MS    30000
 
-/* A cancel has to arrive within 200 ms; a machine that runs other tests too may need longer to notice. */
+/*
+ * A cancel has to arrive within 200 ms; a machine that runs other tests too may need longer to
+ * notice.
+ */
 #define CANCEL_MS 5000
 
 static house *open_slow(void)
@@ -107,8 +111,9 @@ static void s2_a_plain_request_ends_with_its_client(void **state)
 }
 
 /*
- * A client that does not read: the server holds a bounded piece of its stream and stops taking tokens from the
- * engine, others are served meanwhile; when the client reads at last, nothing is missing.
+ * A client that does not read: the server holds a bounded piece of its stream and stops taking
+ * tokens from the engine, others are served meanwhile; when the client reads at last, nothing is
+ * missing.
  */
 static void a_slow_reader_pauses_its_own_stream(void **state)
 {
@@ -195,7 +200,10 @@ static int storm_body(ek_rng *rng, bool streams, char *out_body, size_t bytes)
                     (int)ek_rng_below(rng, 1000));
 }
 
-/* One request that is left at a random moment: while sending, while waiting, in the stream, or not at all. */
+/*
+ * One request that is left at a random moment: while sending, while waiting, in the stream, or not
+ * at all.
+ */
 static void storm_request(storm *s, ek_rng *rng)
 {
     char body[1024], text[2048];

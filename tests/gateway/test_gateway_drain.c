@@ -1,6 +1,6 @@
 /*
- * The way out: running streams end by themselves, newcomers are told, stragglers are cut with a word, and nobody
- * is left inside. Cases D1, D3.
+ * The way out: running streams end by themselves, newcomers are told, stragglers are cut with a
+ * word, and nobody is left inside. Cases D1, D3.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,7 +72,10 @@ static void await_ready(const house *h, int status)
     }
 }
 
-/* D1: what runs is let finish; on an old connection a newcomer is told, on a new one nobody listens. */
+/*
+ * D1: what runs is let finish; on an old connection a newcomer is told, on a new one nobody
+ * listens.
+ */
 static void d1_streams_finish(void **state)
 {
     (void)state;
@@ -147,7 +150,10 @@ static void d3_serves_while_it_settles(void **state)
     close_run(run);
 }
 
-/* Who is not through when time is up is cut: a frame and the end in a stream, 503 for a plain answer. */
+/*
+ * Who is not through when time is up is cut: a frame and the end in a stream, 503 for a plain
+ * answer.
+ */
 static void cuts_stragglers_with_a_word(void **state)
 {
     (void)state;

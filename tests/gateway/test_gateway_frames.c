@@ -1,7 +1,7 @@
 /*
- * The shapes of answers, written from hand-made state: every frame is one line of JSON with the keys that
- * clients look for, whatever the text is (cases S5, S6, S7, S8, S9, S10, S12), and tokens that a stop string
- * swallowed never reach the log-probabilities.
+ * The shapes of answers, written from hand-made state: every frame is one line of JSON with the
+ * keys that clients look for, whatever the text is (cases S5, S6, S7, S8, S9, S10, S12), and tokens
+ * that a stop string swallowed never reach the log-probabilities.
  */
 #include <jansson.h>
 #include <setjmp.h>

@@ -1,6 +1,7 @@
 /*
- * Chat and completion answers of the real engine through HTTP, plain and streamed: shapes, usage, stop strings,
- * odd text, log-probabilities, choices, limits. Cases S5, S6, S8-S13, S15, V2, V5-V8, V11, V13, V14.
+ * Chat and completion answers of the real engine through HTTP, plain and streamed: shapes, usage,
+ * stop strings, odd text, log-probabilities, choices, limits. Cases S5, S6, S8-S13, S15, V2, V5-V8,
+ * V11, V13, V14.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -235,7 +236,10 @@ static void s11_streams_the_same_text(void **state)
     }
 }
 
-/* S12: several choices in one stream, each with its beginning and its end; the prompt is counted once. */
+/*
+ * S12: several choices in one stream, each with its beginning and its end; the prompt is counted
+ * once.
+ */
 static void s12_streams_several_choices(void **state)
 {
     (void)state;
@@ -266,8 +270,9 @@ static void s12_streams_several_choices(void **state)
 }
 
 /*
- * S6, S8, S9, S10: text that looks like framing, splits lines, or comes in parts of characters. (As completions,
- * since the penalty that makes the script also counts what a chat's markers are made of, line breaks.)
+ * S6, S8, S9, S10: text that looks like framing, splits lines, or comes in parts of characters. (As
+ * completions, since the penalty that makes the script also counts what a chat's markers are made
+ * of, line breaks.)
  */
 static void s6_s8_s9_s10_carries_any_text(void **state)
 {

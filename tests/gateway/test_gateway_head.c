@@ -1,6 +1,7 @@
 /*
- * The head parser: what is accepted is read in exactly one way, and every trick by which a request hides in
- * another is refused. Heads are also fed byte by byte, since that is how a slow client's arrive.
+ * The head parser: what is accepted is read in exactly one way, and every trick by which a request
+ * hides in another is refused. Heads are also fed byte by byte, since that is how a slow client's
+ * arrive.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +15,10 @@
 
 #define LINE "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
 
-/* Parse a complete head from a heap block of exactly its size, so that a sanitizer sees a read past it. */
+/*
+ * Parse a complete head from a heap block of exactly its size, so that a sanitizer sees a read past
+ * it.
+ */
 static ek_status parse(const char *text, ek_head *head, ek_fault *fault)
 {
     static char *block; /* kept for the spans of `head` until the next call */

@@ -1,7 +1,7 @@
 /*
- * The HTTP side with bytes that no client library would send: heads that hide requests, drips, bodies over the
- * limit, connections over the limit, ends at odd moments; while the model "is being loaded", so that nothing but
- * HTTP is at work. Cases E1, E4, E8, V1, V3, V4, V15, H2.
+ * The HTTP side with bytes that no client library would send: heads that hide requests, drips,
+ * bodies over the limit, connections over the limit, ends at odd moments; while the model "is being
+ * loaded", so that nothing but HTTP is at work. Cases E1, E4, E8, V1, V3, V4, V15, H2.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -321,8 +321,33 @@ static void e8_refuses_smuggling_and_closes(void **state)
 }
 
 /*
- * A request behind another in the same packet would be read without having been checked: the first one is
- * answered as the connection's last, the second never.
+ * Framing inside of a chunked body is MHD's to read: what is wrong there ends the connection, and
+ * no request runs.
+ */
+static void refuses_bad_chunks(void **state)
+{
+    (void)state;
+    house *h = open_plain();
+    house_attach(h);
+    static const char *const bodies[] = {"x\r\n{}\r\n0\r\n\r\n", "-2\r\n{}\r\n0\r\n\r\n",
+                                         "fffffffffffffffff\r\n{}\r\n0\r\n\r\n"};
+    for (int i = 0; i < 3; i++) {
+        client c = client_open(h->address);
+        client_sendz(&c, "POST " CHAT " HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+        client_sendz(&c, bodies[i]);
+        reply r = client_reply(&c, WAIT_MS);
+        assert_true(r.status == 400 || r.status == 413);
+        reply_free(&r);
+        assert_true(client_sees_end(&c, WAIT_MS));
+        client_close(&c);
+    }
+    assert_true(house_metric(h, "evenkeel_http_requests_total{code=\"200\"}") == 0);
+    close_house(h);
+}
+
+/*
+ * A request behind another in the same packet would be read without having been checked: the first
+ * one is answered as the connection's last, the second never.
  */
 static void answers_no_pipelined_request(void **state)
 {
@@ -518,7 +543,10 @@ static void v3_refuses_a_long_chunked_body(void **state)
     uint64_t after = ek_sys_mem_resident();
     assert_true(after < before + (8 << 20));
     client_close(&c);
-    /* A chunked body within the cap is read; its connection ends, since its length on the wire is unknown. */
+    /*
+     * A chunked body within the cap is read; its connection ends, since its length on the wire is
+     * unknown.
+     */
     c = client_open(h->address);
     client_sendz(&c, "POST " CHAT " HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     client_sendz(&c, "1\r\n{\r\n1\r\n}\r\n0\r\n\r\n");
@@ -784,6 +812,7 @@ int main(void)
         cmocka_unit_test(checks_the_content_type),
         cmocka_unit_test(echoes_good_request_ids_only),
         cmocka_unit_test(e8_refuses_smuggling_and_closes),
+        cmocka_unit_test(refuses_bad_chunks),
         cmocka_unit_test(answers_no_pipelined_request),
         cmocka_unit_test(keeps_connections_alive),
         cmocka_unit_test(answers_a_half_closed_client),

@@ -1,5 +1,6 @@
 /*
- * The routes around the generating ones: token ids and texts, the experts' matrix, metrics (M2: bounded), the page.
+ * The routes around the generating ones: token ids and texts, the experts' matrix, metrics (M2:
+ * bounded), the page.
  */
 #include <setjmp.h>
 #include <stdarg.h>

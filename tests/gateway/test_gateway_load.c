@@ -1,6 +1,7 @@
 /*
- * A server with more to do than it can: the queue is bounded and says so at once, waiting has an end, health is
- * answered whatever else is going on, and an engine that is stuck is noticed. Cases E4, O1, O3, H1, H3; pings.
+ * A server with more to do than it can: the queue is bounded and says so at once, waiting has an
+ * end, health is answered whatever else is going on, and an engine that is stuck is noticed. Cases
+ * E4, O1, O3, H1, H3; pings.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +37,10 @@ static void close_house(house *h)
     free(h);
 }
 
-/* O1, E4: what does not fit is refused while those that fit are still at work; they are not disturbed. */
+/*
+ * O1, E4: what does not fit is refused while those that fit are still at work; they are not
+ * disturbed.
+ */
 static void o1_refuses_what_does_not_fit(void **state)
 {
     (void)state;
@@ -87,7 +91,9 @@ static void takes_all_choices_or_none(void **state)
     close_house(h);
 }
 
-/* O3: who waits for longer than the limit is told 503, is out of the queue, and was never computed. */
+/*
+ * O3: who waits for longer than the limit is told 503, is out of the queue, and was never computed.
+ */
 static void o3_waiting_has_an_end(void **state)
 {
     (void)state;
@@ -147,7 +153,10 @@ static void pings_while_nothing_comes(void **state)
     close_house(h);
 }
 
-/* What fails after a ping has a status already: the error is a frame, and the stream still ends as it should. */
+/*
+ * What fails after a ping has a status already: the error is a frame, and the stream still ends as
+ * it should.
+ */
 static void fails_after_a_ping_in_a_frame(void **state)
 {
     (void)state;
@@ -175,7 +184,10 @@ static void fails_after_a_ping_in_a_frame(void **state)
     close_house(h);
 }
 
-/* A request's own time: without an answer yet it is 504 and not to be repeated, in a stream it is a frame. */
+/*
+ * A request's own time: without an answer yet it is 504 and not to be repeated, in a stream it is a
+ * frame.
+ */
 static void ends_requests_that_take_too_long(void **state)
 {
     (void)state;
@@ -196,7 +208,9 @@ static void ends_requests_that_take_too_long(void **state)
     close_house(h);
 }
 
-/* H1: hundreds of open requests and a full queue leave health as quick as ever, on both addresses. */
+/*
+ * H1: hundreds of open requests and a full queue leave health as quick as ever, on both addresses.
+ */
 static void h1_health_answers_under_load(void **state)
 {
     (void)state;
@@ -240,7 +254,10 @@ static void h1_health_answers_under_load(void **state)
     close_house(h);
 }
 
-/* H3: a step that lasts longer than the watchdog allows makes the process unhealthy, and only that long. */
+/*
+ * H3: a step that lasts longer than the watchdog allows makes the process unhealthy, and only that
+ * long.
+ */
 static void h3_notices_an_engine_that_is_stuck(void **state)
 {
     (void)state;

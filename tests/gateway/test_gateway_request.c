@@ -1,6 +1,7 @@
 /*
- * Request parsing without a server: every field's type and range, in one table of bodies and the answers they
- * get; cases V1, V2, V6, V7, V14 and V17 of what clients of this ecosystem have stumbled over.
+ * Request parsing without a server: every field's type and range, in one table of bodies and the
+ * answers they get; cases V1, V2, V6, V7, V14 and V17 of what clients of this ecosystem have
+ * stumbled over.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /*
- * The small text tools: JSON escaping (whatever goes in, valid one-line JSON comes out), growable buffers, percent-
- * decoding, queries and durations, request ids.
+ * The small text tools: JSON escaping (whatever goes in, valid one-line JSON comes out), growable
+ * buffers, percent- decoding, queries and durations, request ids.
  */
 #include <jansson.h>
 #include <math.h>
@@ -57,7 +57,10 @@ static void replaces_what_is_not_utf8(void **state)
     assert_string(EK_STR("\xf4\x8f\xbf\xbf"), "\"\xf4\x8f\xbf\xbf\""); /* the last character */
 }
 
-/* Random bytes: the result always parses, holds no raw line break, and valid text comes back unchanged. */
+/*
+ * Random bytes: the result always parses, holds no raw line break, and valid text comes back
+ * unchanged.
+ */
 static void always_writes_valid_json(void **state)
 {
     (void)state;
