@@ -97,6 +97,21 @@ void house_close(house *h)
     *h = (house){0};
 }
 
+house *house_make(void)
+{
+    house *h = calloc(1, sizeof *h);
+    assert_non_null(h);
+    house_init(h);
+    return h;
+}
+
+void house_end(house *h)
+{
+    house_assert_idle(h);
+    house_close(h);
+    free(h);
+}
+
 /* The text that /metrics would give, without going through the server. */
 static char *metrics_text(const house *h)
 {

@@ -37,6 +37,10 @@ void house_attach(house *h);
 void house_open(house *h);
 void house_close(house *h);
 
+/** A house on the heap, initialised; and its end: idle, closed, freed. */
+house *house_make(void);
+void house_end(house *h);
+
 /**
  * Value of a series in the metrics text, as /metrics shows it: "evenkeel_http_connections" or with
  * labels in braces. Fails the test when there is no such series.

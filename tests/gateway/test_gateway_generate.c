@@ -221,7 +221,8 @@ static void s11_streams_the_same_text(void **state)
                      prompts[i], limit);
             reply plain = post(CHAT, fields);
             json_t *root = reply_json(&plain);
-            strcat(fields, ",\"stream\":true");
+            size_t n_fields = strlen(fields);
+            snprintf(fields + n_fields, sizeof fields - n_fields, ",\"stream\":true");
             reply streamed = post(CHAT, fields);
             stream s = parse_stream(&streamed);
             assert_true(s.done);
@@ -462,14 +463,14 @@ static void v5_says_when_the_context_is_too_short(void **state)
     int at = snprintf(fields, 16384, "\"prompt\":[5");
     for (int i = 0; i < 599; i++)
         at += snprintf(fields + at, 16384 - (size_t)at, ",5");
-    snprintf(fields + at, 16384 - (size_t)at, "]");
+    at += snprintf(fields + at, 16384 - (size_t)at, "]");
     for (int streams = 0; streams < 2; streams++) {
         r = post(COMPLETION, fields);
         assert_error(&r, 400, "context_length_exceeded", "prompt");
         assert_non_null(strstr(r.body, "600"));
         assert_non_null(strstr(r.body, "512"));
         reply_free(&r);
-        strcat(fields, ",\"stream\":true");
+        at += snprintf(fields + at, 16384 - (size_t)at, ",\"stream\":true");
     }
     free(fields);
     /* Without a limit of its own an answer gets what is left, up to the configured default. */

@@ -23,18 +23,9 @@
 
 static house *make_slow(void)
 {
-    house *h = calloc(1, sizeof *h);
-    assert_non_null(h);
-    house_init(h);
+    house *h = house_make();
     h->engine_params.kernels = EK_KERNELS_REFERENCE;
     return h;
-}
-
-static void close_house(house *h)
-{
-    house_assert_idle(h);
-    house_close(h);
-    free(h);
 }
 
 /*
@@ -70,7 +61,7 @@ static void o1_refuses_what_does_not_fit(void **state)
     }
     assert_int_equal(n_taken, 12);
     assert_int_equal(n_refused, 38);
-    close_house(h);
+    house_end(h);
 }
 
 /* All choices of a request or none: those that found a place are given back when one does not. */
@@ -88,7 +79,7 @@ static void takes_all_choices_or_none(void **state)
     r = request_post(h->address, COMPLETION, "{\"prompt\":[5],\"max_tokens\":3,\"n\":7}");
     assert_int_equal(r.status, 200);
     reply_free(&r);
-    close_house(h);
+    house_end(h);
 }
 
 /*
@@ -122,7 +113,7 @@ static void o3_waiting_has_an_end(void **state)
         reply_free(&r);
         client_close(&busy);
     }
-    close_house(h);
+    house_end(h);
 }
 
 /* While a stream waits for its first token it is pinged; then it goes on like any other. */
@@ -150,7 +141,7 @@ static void pings_while_nothing_comes(void **state)
     reply_free(&r);
     client_close(&waiting);
     client_close(&busy);
-    close_house(h);
+    house_end(h);
 }
 
 /*
@@ -181,7 +172,7 @@ static void fails_after_a_ping_in_a_frame(void **state)
     reply_free(&r);
     client_close(&waiting);
     client_close(&busy);
-    close_house(h);
+    house_end(h);
 }
 
 /*
@@ -205,7 +196,7 @@ static void ends_requests_that_take_too_long(void **state)
     assert_true(s.done);
     stream_free(&s);
     reply_free(&r);
-    close_house(h);
+    house_end(h);
 }
 
 /*
@@ -251,7 +242,7 @@ static void h1_health_answers_under_load(void **state)
     reply_free(&r);
     for (int i = 0; i < N; i++)
         client_close(&c[i]);
-    close_house(h);
+    house_end(h);
 }
 
 /*
@@ -289,7 +280,7 @@ static void h3_notices_an_engine_that_is_stuck(void **state)
         reply_free(&r);
     }
     assert_true(healthy);
-    close_house(h);
+    house_end(h);
 }
 
 int main(void)

@@ -130,8 +130,8 @@ static void limits_depth(void **state)
     ek_gateway_gen_fini(&request);
 }
 
-/* V2 and V11: wrong types and values are the client's fault and name their place. */
-static void v2_v11_names_the_field(void **state)
+/* V2: what is wrong in a message names its place. */
+static void v2_names_the_message(void **state)
 {
     (void)state;
     static const bad_case cases[] = {
@@ -156,6 +156,15 @@ static void v2_v11_names_the_field(void **state)
          EK_FAULT_MISSING_PARAMETER, "messages[0].content[0].type"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":1}]}]}",
          EK_FAULT_INVALID_TYPE, "messages[0].content[0].text"},
+    };
+    assert_all_bad(true, cases, sizeof cases / sizeof cases[0]);
+}
+
+/* V2 and V11: wrong types and values are the client's fault and name their field. */
+static void v2_v11_names_the_field(void **state)
+{
+    (void)state;
+    static const bad_case cases[] = {
         {CHAT("\"model\":1"), EK_FAULT_INVALID_TYPE, "model"},
         {CHAT("\"temperature\":\"hot\""), EK_FAULT_INVALID_TYPE, "temperature"},
         {CHAT("\"temperature\":-0.1"), EK_FAULT_INVALID_VALUE, "temperature"},
@@ -294,12 +303,13 @@ static void v6_counts_or_refuses_unknown_fields(void **state)
     assert_bad(true, options, strlen(options), &strict, EK_FAULT_UNKNOWN_PARAMETER,
                "stream_options.baz");
     /* A name that is itself an attack on the reply stays bounded. */
-    char *huge = malloc(100100);
-    int n = sprintf(huge, "{\"");
-    memset(huge + n, 'k', 100000);
-    strcpy(huge + n + 100000, "\":1}");
+    enum { BYTES = 100000 };
+    char *huge = malloc(BYTES);
+    memset(huge, 'k', BYTES);
+    memcpy(huge, "{\"", 2);
+    memcpy(huge + BYTES - 4, "\":1}", 4);
     ek_fault fault;
-    assert_false(parse(true, huge, strlen(huge), &strict, &request, &fault));
+    assert_false(parse(true, huge, BYTES, &strict, &request, &fault));
     assert_int_equal(fault.kind, EK_FAULT_UNKNOWN_PARAMETER);
     free(huge);
 }
@@ -408,6 +418,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(v1_v14_v17_refuses_what_is_not_json),
         cmocka_unit_test(limits_depth),
+        cmocka_unit_test(v2_names_the_message),
         cmocka_unit_test(v2_v11_names_the_field),
         cmocka_unit_test(v7_refuses_what_it_cannot_do),
         cmocka_unit_test(takes_what_is_harmless),
