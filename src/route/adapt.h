@@ -1,16 +1,19 @@
 /*
- * The controller of `adaptive`: how strongly load bends scores, found by looking at what it does to
- * the tail of service times.
+ * The controller of `adaptive`: how strongly load bends scores, found by trying and looking at what it
+ * does to the tail of service times.
  *
  * All thresholds hang on one number, the *gain* in [0, 1]: at 1/2 they are the configured breaker's
- * and nothing is discounted; towards 0 the breaker's thresholds move up to where they act on
- * saturation only, which is nearly `static`; towards 1 they move down and the discount's alpha and
- * beta grow from nothing to their upper bounds. The bounds are rows of a table in adapt.c.
+ * and nothing is discounted; towards 0 the breaker's thresholds and weights move to where it does
+ * nothing, which is `static`; towards 1 they move down and the discount's alpha and beta grow from
+ * nothing to their upper bounds. The bounds are rows of a table in adapt.c.
  *
- * The gain climbs: after every `adaptive_samples` samples the mean tail is compared with the one
- * before. Better: on in the same direction, faster. Worse: back, slower. The same: slowly to the
- * milder side, because bending scores costs quality. While nothing is loaded nothing can be learnt,
- * and the gain stays. Pure; deterministic.
+ * The gain changes by trials. The mean tail is measured at the gain in force, then at one a stride
+ * away, then at the first again; only a trial that beats the mean of the two around it, by more than
+ * their scatter explains, is kept: a load that rises or falls meanwhile, or mere chance, is not
+ * taken for merit. A trial that goes badly is broken off at once; after one that was not kept the
+ * next waits longer and goes the other way. Every second trial is of the gain 1/2, which is returned
+ * to unless it is worse: who leaves the configured breaker has to show again and again that it
+ * pays. When nothing has been loaded for long, the gain is 1/2, too. Pure; deterministic.
  */
 #ifndef EK_ROUTE_ADAPT_H
 #define EK_ROUTE_ADAPT_H
@@ -22,13 +25,29 @@
 
 #define EK_ADAPT_GAIN_START 0.5 /* the configured breaker */
 
+typedef enum ek_adapt_phase {
+    EK_ADAPT_BEFORE, /* measuring at `kept` */
+    EK_ADAPT_TRIAL,  /* measuring a stride away */
+    EK_ADAPT_AFTER,  /* measuring at `kept` again */
+} ek_adapt_phase;
+
+/** Tails of one phase. */
+typedef struct ek_adapt_tails {
+    double sum, sum_squares; /* us, us^2 */
+    int32_t n;
+} ek_adapt_tails;
+
 typedef struct ek_adapt {
-    double gain;
-    double stride;    /* what the next move adds, with its sign */
-    double tail_sum;  /* of the samples since the last move */
-    double tail_last; /* mean before it; 0: none yet */
-    int32_t n_samples;
-    int32_t n_moves; /* since init */
+    double gain;   /* in force */
+    double kept;   /* that a trial is measured against */
+    double trial;  /* gain of the last trial */
+    double stride; /* from kept to the next trial, with its sign */
+    ek_adapt_phase phase;
+    ek_adapt_tails tails[3];  /* by phase, of the last trial */
+    int32_t n_bad;            /* trial samples in a row that were far worse */
+    int32_t n_idle;           /* samples in a row with nothing loaded */
+    int32_t hold, hold_next;  /* further phases before the next trial; and after one that fails */
+    int32_t n_trials, n_kept; /* since init */
 } ek_adapt;
 
 void ek_adapt_init(ek_adapt *adapt);
@@ -36,13 +55,13 @@ void ek_adapt_init(ek_adapt *adapt);
 /**
  * Take one sample.
  * @param tail_us  measured tail of service times (P99 of the period); 0: not known
- * @param load_max of the most loaded expert; below the configured recover_load the sample is not used
+ * @param load_max of the most loaded expert; below the configured recover_load nothing is loaded
  * @return true when the gain moved, and ek_adapt_tune has a new answer
  */
 bool ek_adapt_sample(ek_adapt *adapt, const ek_route_params *params, int64_t tail_us,
                      double load_max);
 
-/** The configured params with thresholds, alpha and beta as the gain has them. */
+/** The configured params with thresholds, weights, alpha and beta as the gain has them. */
 void ek_adapt_tune(double gain, const ek_route_params *params, ek_route_params *out_tuned);
 
 #endif

@@ -33,7 +33,7 @@ static void push(ek_breaker *b, const ek_breaker_params *p, float pressure)
 {
     b->newest = (b->newest + 1) % EK_BREAKER_WINDOW_MAX;
     b->recent[b->newest] = pressure;
-    if ((double)pressure >= p->recover_load)
+    if (pressure >= (float)p->recover_load)
         b->n_quiet = 0;
     else if (b->n_quiet < EK_BREAKER_WINDOW_MAX)
         b->n_quiet++;
@@ -41,10 +41,10 @@ static void push(ek_breaker *b, const ek_breaker_params *p, float pressure)
 
 /**
  * What the window agrees on: `need` of its samples are at or above high, and `need` of them are at
- * or below low.
+ * or below low. Pressures are floats, and so are thresholds when they are compared with them: a
+ * load of 0.7 has reached a threshold of 0.7.
  */
-static void agree(const ek_breaker *b, const ek_breaker_params *p, double *out_high,
-                  double *out_low)
+static void agree(const ek_breaker *b, const ek_breaker_params *p, float *out_high, float *out_low)
 {
     float sorted[EK_BREAKER_WINDOW_MAX]; /* descending */
     for (int32_t n = 0; n < p->window; n++) {
@@ -54,25 +54,26 @@ static void agree(const ek_breaker *b, const ek_breaker_params *p, double *out_h
             sorted[i] = sorted[i - 1];
         sorted[i] = x;
     }
-    *out_high = (double)sorted[p->window_need - 1];
-    *out_low = (double)sorted[p->window - p->window_need];
+    *out_high = sorted[p->window_need - 1];
+    *out_low = sorted[p->window - p->window_need];
 }
 
-static ek_breaker_state next_state(const ek_breaker *b, const ek_breaker_params *p, double high,
-                                   double low, int64_t now_us)
+static ek_breaker_state next_state(const ek_breaker *b, const ek_breaker_params *p, float high,
+                                   float low, int64_t now_us)
 {
     int64_t held_us = now_us - b->since_us;
     if (held_us < p->dwell_us) return b->state;
     switch (b->state) {
-    case EK_BREAKER_CLOSED: return high >= p->derate_load ? EK_BREAKER_DERATED : EK_BREAKER_CLOSED;
+    case EK_BREAKER_CLOSED:
+        return high >= (float)p->derate_load ? EK_BREAKER_DERATED : EK_BREAKER_CLOSED;
     case EK_BREAKER_DERATED:
-        if (high >= p->trip_load) return EK_BREAKER_OPEN;
-        return low < p->recover_load ? EK_BREAKER_CLOSED : EK_BREAKER_DERATED;
+        if (high >= (float)p->trip_load) return EK_BREAKER_OPEN;
+        return low < (float)p->recover_load ? EK_BREAKER_CLOSED : EK_BREAKER_DERATED;
     case EK_BREAKER_OPEN:
-        return held_us >= b->open_us && low < p->recover_load ? EK_BREAKER_HALF_OPEN
-                                                              : EK_BREAKER_OPEN;
+        return held_us >= b->open_us && low < (float)p->recover_load ? EK_BREAKER_HALF_OPEN
+                                                                     : EK_BREAKER_OPEN;
     case EK_BREAKER_HALF_OPEN:
-        if (b->probe_failed || high >= p->trip_load) return EK_BREAKER_OPEN;
+        if (b->probe_failed || high >= (float)p->trip_load) return EK_BREAKER_OPEN;
         return held_us >= p->recovery_us ? EK_BREAKER_CLOSED : EK_BREAKER_HALF_OPEN;
     }
     return b->state;
@@ -104,11 +105,11 @@ static void enter(ek_breaker *b, const ek_breaker_params *p, ek_breaker_state st
 }
 
 /** The weight that the state and the window ask for, were it not for the slow way up. */
-static double weight_wanted(const ek_breaker *b, const ek_breaker_params *p, double high)
+static double weight_wanted(const ek_breaker *b, const ek_breaker_params *p, float high)
 {
     if (b->state == EK_BREAKER_OPEN) return 0;
     if (b->state != EK_BREAKER_DERATED) return 1;
-    double way = (high - p->derate_load) / (p->trip_load - p->derate_load);
+    double way = ((double)high - p->derate_load) / (p->trip_load - p->derate_load);
     way = fmin(fmax(way, 0), 1);
     return p->derate_weight + way * (p->trip_weight - p->derate_weight);
 }
@@ -124,7 +125,7 @@ ek_breaker_state ek_breaker_step(ek_breaker *b, const ek_breaker_params *p,
     if (b->state == EK_BREAKER_CLOSED && b->weight >= 1.0f && b->n_quiet >= p->window)
         return b->state;
 
-    double high, low;
+    float high, low;
     agree(b, p, &high, &low);
     ek_breaker_state state = next_state(b, p, high, low, now_us);
     bool entered = state != b->state;

@@ -1,5 +1,6 @@
 #include "route/policy.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -68,8 +69,9 @@ static double penalty_discount(const ek_route_params *params, const ek_policy_ba
     double smooth = (double)bank->smooth[i];
     if (load != (double)bank->load[i]) smooth += params->discount_smoothing * (load - smooth);
     if (smooth <= params->discount_load) return 1;
-    return (1 - params->discount_alpha) *
-           exp(-params->discount_beta * (smooth - params->discount_load));
+    double p = (1 - params->discount_alpha) *
+               exp(-params->discount_beta * (smooth - params->discount_load));
+    return fmax(p, DBL_MIN); /* 0 would mean excluded */
 }
 
 /** Hysteresis is a matter of samples: a newer load changes nothing. */
@@ -194,14 +196,34 @@ double ek_policy_log_p(const ek_policy_core *core, const ek_policy_bank *bank, i
     return p >= 1 ? 0 : log(p > p_min ? p : p_min); /* a NaN would become p_min */
 }
 
-/** Let the least loaded of the excluded in again until a choice has enough to choose from. */
-static void readmit(ek_policy_bank *bank, int32_t n_excluded)
+/** log p >= floor, with the noise downwards and from where it stays above the floor. */
+static void set_penalty(ek_policy_bank *bank, int32_t i, double log_p, double floor)
 {
-    for (; bank->n - n_excluded < bank->n_needed && n_excluded > 0; n_excluded--) {
+    log_p = fmax(log_p, floor + EK_ROUTE_NOISE) -
+            EK_ROUTE_NOISE * ek_policy_noise(bank->noise_seed, (uint64_t)i);
+    bank->log_p[i] = (float)log_p;
+    bank->p[i] = (float)exp(log_p);
+}
+
+/**
+ * Let the least loaded of the excluded in again, as if they were only derated, until a choice has
+ * enough to choose from and those that are left can carry the load of all. Else the first breaker
+ * that opens under a load that is heavy everywhere pushes the next one over, and so on.
+ */
+static void readmit(const ek_policy_core *core, ek_policy_bank *bank, int32_t n_excluded,
+                    double floor)
+{
+    double load_sum = 0;
+    for (int32_t i = 0; i < bank->n; i++)
+        load_sum += (double)bank->load[i];
+    for (; n_excluded > 0; n_excluded--) {
+        int32_t n_left = bank->n - n_excluded;
+        if (n_left >= bank->n_needed && load_sum <= core->tuned.breaker.trip_load * n_left) return;
         int32_t least = -1;
         for (int32_t i = 0; i < bank->n; i++)
             if (bank->mask[i] < 0 && (least < 0 || bank->load[i] < bank->load[least])) least = i;
         bank->mask[least] = 0;
+        set_penalty(bank, least, log(core->tuned.breaker.trip_weight), floor);
     }
 }
 
@@ -217,19 +239,16 @@ void ek_policy_bank_refresh(const ek_policy_core *core, ek_policy_bank *bank)
     for (int32_t i = 0; i < bank->n; i++) {
         bool excluded;
         double log_p = ek_policy_log_p(core, bank, i, (double)bank->load[i], &excluded);
-        bank->is_bent[i] = excluded || log_p < 0 || !core->policy->reads_scores;
-        if (bank->is_bent[i]) {
-            /* Downwards, and from where it stays above the floor. */
-            log_p = fmax(log_p, floor + EK_ROUTE_NOISE) -
-                    EK_ROUTE_NOISE * ek_policy_noise(bank->noise_seed, (uint64_t)i);
-            bank->bent[bank->n_bent++] = i;
-        }
-        bank->log_p[i] = (float)log_p;
-        bank->p[i] = (float)exp(log_p);
+        bank->is_bent[i] = log_p < 0 || !core->policy->reads_scores;
+        bank->log_p[i] = 0;
+        bank->p[i] = 1;
         bank->mask[i] = excluded ? EK_ROUTE_EXCLUDED : 0;
         n_excluded += excluded;
+        if (!bank->is_bent[i]) continue;
+        set_penalty(bank, i, log_p, floor);
+        bank->bent[bank->n_bent++] = i;
     }
-    readmit(bank, n_excluded);
+    readmit(core, bank, n_excluded, floor);
 }
 
 void ek_policy_bank_sample(ek_policy_core *core, ek_policy_bank *bank,

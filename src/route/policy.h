@@ -30,7 +30,7 @@
 
 typedef struct ek_policy_bank {
     int32_t n;           /* candidates */
-    int32_t n_needed;    /* so many have to stay choosable */
+    int32_t n_needed;    /* so many always stay choosable */
     uint64_t noise_seed; /* of this bank */
     float *load;         /* (n) of the last sample; 0 where unknown */
     float *smooth;       /* (n) smoothed by discount_smoothing */
