@@ -11,6 +11,7 @@
 
 #define CLIENT_GONE  499 /* for log and metrics: nobody is there to read it */
 #define PATH_LOG_MAX 128
+#define BODIES_MAX   16 /* bodies of the greatest size that are held at once, over all connections */
 
 int64_t ek_gateway_call_age_us(const ek_call *call)
 {
@@ -116,13 +117,18 @@ ek_call *ek_gateway_call_ref(ek_call *call)
     return call;
 }
 
+static void drop_body(ek_call *call)
+{
+    ek_gauge_add(call->gateway->counters.body_bytes, -(int64_t)call->body.cap);
+    ek_gateway_buf_fini(&call->body);
+}
+
 void ek_gateway_call_unref(ek_call *call)
 {
     /* Release what this thread did, acquire what the others did, before the last one frees. */
     if (atomic_fetch_sub_explicit(&call->refs, 1, memory_order_acq_rel) > 1) return;
     ek_gateway *gateway = call->gateway;
-    ek_gauge_add(gateway->counters.body_bytes, -(int64_t)call->body.cap);
-    ek_gateway_buf_fini(&call->body);
+    drop_body(call);
     ek_gateway_buf_fini(&call->reply.body);
     ek_gateway_generation_destroy(call->generation);
     ek_sys_mutex_fini(&call->lock);
@@ -182,20 +188,31 @@ static void suspend_locked(ek_call *call)
 
 /* ---- on the loop ---- */
 
-bool ek_gateway_call_body(ek_call *call, ek_str bytes)
+/* The body cannot be kept: what still comes is swallowed, and then the fault is the answer. */
+static bool give_up_body(ek_call *call, const char *why)
 {
-    if (!call->wants_body) return true;
-    if (bytes.len > call->gateway->params.body_bytes_max - call->body.len) return false;
-    size_t before = call->body.cap;
-    ek_gateway_buf_add(&call->body, bytes);
-    ek_gauge_add(call->gateway->counters.body_bytes, (int64_t)(call->body.cap - before));
-    if (!call->body.failed) return true;
     ek_fault fault;
-    ek_gateway_fault_set(&fault, EK_FAULT_OVERLOADED, NULL, "no memory for the request's body");
+    ek_gateway_fault_set(&fault, EK_FAULT_OVERLOADED, NULL, "%s", why);
     ek_gateway_call_fault(call, &fault);
+    drop_body(call);
     call->route = NULL;
     call->wants_body = false;
     return true;
+}
+
+bool ek_gateway_call_body(ek_call *call, ek_str bytes)
+{
+    if (!call->wants_body) return true;
+    size_t max = call->gateway->params.body_bytes_max;
+    if (bytes.len > max - call->body.len) return false;
+    ek_gauge *held = call->gateway->counters.body_bytes;
+    int64_t room = (int64_t)max * BODIES_MAX - ek_gauge_get(held);
+    if ((int64_t)bytes.len > room)
+        return give_up_body(call, "too many large requests are being read at once");
+    size_t before = call->body.cap;
+    ek_gateway_buf_add(&call->body, bytes);
+    ek_gauge_add(held, (int64_t)(call->body.cap - before));
+    return !call->body.failed || give_up_body(call, "no memory for the request's body");
 }
 
 /* Hand the complete request to a worker. The connection sleeps before the worker can wake it. */

@@ -141,6 +141,44 @@ static void v3_refuses_a_long_chunked_body(void **state)
     house_end(h);
 }
 
+/* Bodies are bounded together too: what does not fit any more is refused, what is there is not disturbed. */
+static void limits_all_bodies_together(void **state)
+{
+    (void)state;
+    enum { N = 40, BYTES = 60000 };
+    house *h = house_make();
+    h->gateway_params.body_bytes_max = 65536;
+    house_open(h);
+    client c[N];
+    char *body = malloc(BYTES);
+    memset(body, ' ', BYTES);
+    for (int i = 0; i < N; i++) { /* all but the last byte, so that all are held */
+        c[i] = client_open(h->address);
+        char head[128];
+        snprintf(head, sizeof head,
+                 "POST " CHAT " HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", BYTES);
+        client_sendz(&c[i], head);
+        client_send(&c[i], body, BYTES - 1);
+    }
+    int64_t end = now_ms() + WAIT_MS;
+    while (house_metric(h, "evenkeel_http_body_bytes") < 14 * 65536 && now_ms() < end)
+        sleep_ms(2);
+    assert_true(house_metric(h, "evenkeel_http_body_bytes") <= 18 * 65536);
+    int n_refused = 0;
+    for (int i = 0; i < N; i++) {
+        client_sendz(&c[i], " ");
+        reply r = client_reply(&c[i], WAIT_MS);
+        assert_true(r.status == 400 || r.status == 503);
+        if (r.status == 503) assert_error(&r, 503, "server_overloaded", NULL);
+        n_refused += r.status == 503;
+        reply_free(&r);
+        client_close(&c[i]);
+    }
+    assert_true(n_refused >= N - 20);
+    free(body);
+    house_end(h);
+}
+
 /* V1, V4: broken JSON gets a short 400, and the connection goes on. */
 static void v1_v4_broken_json_leaves_the_connection_usable(void **state)
 {
@@ -390,6 +428,7 @@ int main(void)
         cmocka_unit_test(limits_the_head),
         cmocka_unit_test(v3_refuses_a_long_body_by_its_length),
         cmocka_unit_test(v3_refuses_a_long_chunked_body),
+        cmocka_unit_test(limits_all_bodies_together),
         cmocka_unit_test(v1_v4_broken_json_leaves_the_connection_usable),
         cmocka_unit_test(limits_connections),
         cmocka_unit_test(ends_a_dripping_head),
