@@ -52,6 +52,7 @@ typedef struct server {
     ek_cli_loaded loaded; /* in force */
     ek_sys_region metrics_region;
     ek_metrics *metrics;
+    ek_gauge *reload_success; /* of the last attempt; 1 before any */
     ek_gateway *gateway;
     ek_engine *engine;
     char model_id[256];
@@ -133,7 +134,10 @@ static void reload(server *s)
     ek_sys_log_reopen();
     ek_err err = {0};
     char restart[512];
-    if (ek_cli_reload(&s->settings, &s->loaded.config, restart, sizeof restart, &err) < 0)
+    const ek_status status =
+        ek_cli_reload(&s->settings, &s->loaded.config, restart, sizeof restart, &err);
+    ek_gauge_set(s->reload_success, status >= 0);
+    if (status < 0)
         ek_log(EK_LOG_ERROR, "cli", "reload_failed", "err=\"%s\"", err.text);
     else if (restart[0])
         ek_log(EK_LOG_WARN, "cli", "reloaded", "needs_restart=\"%s\"", restart);
@@ -206,6 +210,17 @@ static int serve_model(server *s)
     return code;
 }
 
+static void register_metrics(server *s)
+{
+    ek_gauge_set(ek_telemetry_gauge(s->metrics, "evenkeel_build_info", "version=\"" EK_VERSION "\"",
+                                    1, "Always 1; the label says which version this is."),
+                 1);
+    s->reload_success = ek_telemetry_gauge(
+        s->metrics, "evenkeel_config_reload_success", NULL, 1,
+        "1 when the configuration was last read without a mistake, 0 when it was refused.");
+    ek_gauge_set(s->reload_success, 1);
+}
+
 static int serve(server *s)
 {
     const ek_config *config = &s->loaded.config;
@@ -218,7 +233,10 @@ static int serve(server *s)
         return ek_cli_fail(EK_EXIT_MEMORY, "no memory for the metrics");
     ek_arena perm = ek_sys_region_arena(&s->metrics_region);
     int code = EK_EXIT_MEMORY;
-    if (ek_telemetry_metrics_create(&perm, &s->metrics) >= 0) code = serve_model(s);
+    if (ek_telemetry_metrics_create(&perm, &s->metrics) >= 0) {
+        register_metrics(s);
+        code = serve_model(s);
+    }
     ek_sys_region_close(&s->metrics_region);
     return code;
 }

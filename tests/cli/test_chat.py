@@ -80,6 +80,19 @@ class RealServer(unittest.TestCase):
         self.assertEqual(recent["window_s"], 60)
 
 
+    def test_experts_watch(self):
+        command = [str(harness.PROGRAM), "experts", "top", "--watch", "--url", self.server.url]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=harness.environment())
+        tables = 0
+        while tables < 2:
+            tables += process.stdout.readline().startswith("layer ")
+        process.send_signal(signal.SIGINT)
+        rest, problems = process.communicate(timeout=harness.PATIENCE_S)
+        self.assertEqual((process.returncode, problems), (0, ""))
+        self.assertNotIn("\x1b", rest)
+
+
 class Terminal:
     """A chat in a pseudo-terminal."""
 

@@ -181,6 +181,8 @@ class Reloading(unittest.TestCase):
                 wait_until(lambda: "event=reload_failed" in server.log_text(), "the refusal")
                 self.assertIn("evenkeel.yaml:4", server.log_text())
                 self.assertIn("running_max", server.log_text().split("reload_failed")[1])
+                wait_until(lambda: b"evenkeel_config_reload_success 0\n" in server.request("GET", "/metrics")[2],
+                           "the metric to say so")
                 self.assertEqual(server.chat("still here", max_tokens=1)[0], 200)
 
     def test_streams_survive_reloads(self):
