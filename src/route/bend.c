@@ -6,6 +6,8 @@
 #include "base/assert.h"
 #include "route/budget.h"
 
+#define LOGIT_MAX 64.0f /* as a tie-break; beyond it a logit says nothing more */
+
 /** The logit whose sigmoid is p * sigmoid(z). A hopeless z becomes -inf, never NaN. */
 static float sigmoid_logit_bent(float z, float log_p, float p)
 {
@@ -18,7 +20,7 @@ static float value_bent(const ek_bend *b, const float *bias, float value, int32_
     float z = b->scratch->logit[e];
     float bent;
     if (!b->reads_scores)
-        bent = bank->log_p[e];
+        bent = bank->log_p[e] + (float)EK_ROUTE_TIEBREAK * fminf(fmaxf(z, -LOGIT_MAX), LOGIT_MAX);
     else if (b->gate->score == EK_ROUTE_SOFTMAX_CHOSEN)
         bent = z + bank->log_p[e] + (bias ? bias[e] : 0); /* this gate's scores live as logits */
     else if (!ek_route_gate_plain(b->gate, bias))

@@ -4,7 +4,8 @@
  *
  * a(e) = s(e) * p(e) + bias(e), the product as exp(log s + log p). Where the gate chooses on logits (nothing is added or
  * summed), the penalty is moved to the logit instead: the z' whose score is s(e) * p(e). That orders the same,
- * and leaves the values of experts without penalty untouched to the last bit. Pure; one token at a time, in
+ * and leaves the values of experts without penalty untouched to the last bit. A policy that puts load first
+ * chooses by p alone, and logits only decide between penalties that are alike. Pure; one token at a time, in
  * the scratch of the router.
  */
 #ifndef EK_ROUTE_BEND_H
@@ -58,7 +59,7 @@ void ek_route_bend_token(const ek_bend *b, const float *bias, const float *value
 
 /**
  * Kullback-Leibler divergence of the bent gate from the model's: sum of P log(P/Q) with P the scores of all experts,
- * Q those times their penalties, both normalised. In nats, >= 0; finite, because penalties are. For the token
+ * Q those times their penalties (the penalties alone where load comes first), both normalised. In nats, >= 0; finite, because penalties are. For the token
  * that was chosen for last.
  */
 double ek_route_bend_divergence(const ek_bend *b);

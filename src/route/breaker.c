@@ -104,14 +104,19 @@ static void enter(ek_breaker *b, const ek_breaker_params *p, ek_breaker_state st
     b->since_us = now_us;
 }
 
+double ek_breaker_derated_weight(const ek_breaker_params *p, double load)
+{
+    double way = (load - p->derate_load) / (p->trip_load - p->derate_load);
+    way = fmin(fmax(way, 0), 1);
+    return p->derate_weight + way * (p->trip_weight - p->derate_weight);
+}
+
 /** The weight that the state and the window ask for, were it not for the slow way up. */
 static double weight_wanted(const ek_breaker *b, const ek_breaker_params *p, float high)
 {
     if (b->state == EK_BREAKER_OPEN) return 0;
-    if (b->state != EK_BREAKER_DERATED) return 1;
-    double way = ((double)high - p->derate_load) / (p->trip_load - p->derate_load);
-    way = fmin(fmax(way, 0), 1);
-    return p->derate_weight + way * (p->trip_weight - p->derate_weight);
+    if (b->state == EK_BREAKER_DERATED) return ek_breaker_derated_weight(p, (double)high);
+    return 1;
 }
 
 ek_breaker_state ek_breaker_step(ek_breaker *b, const ek_breaker_params *p,

@@ -85,6 +85,12 @@ int32_t ek_breaker_admit(ek_breaker *b, const ek_breaker_params *params, int32_t
  */
 void ek_breaker_settle(ek_breaker *b, int32_t n_ok, int32_t n_failed);
 
+/**
+ * The weight that a load asks for where it is derated: derate_weight at derate_load and below,
+ * falling linearly to trip_weight at trip_load and beyond.
+ */
+double ek_breaker_derated_weight(const ek_breaker_params *params, double load);
+
 /** "closed", "derated", "open", "half-open". */
 const char *ek_breaker_state_name(ek_breaker_state state);
 

@@ -98,7 +98,7 @@ static int32_t find(const ek_chooser *c, const double *scores, const float *load
         bool no_probe_left = b->state == EK_BREAKER_HALF_OPEN &&
                              (b->probe_failed || b->n_probes >= c->core.tuned.breaker.probes);
         if ((excluded || no_probe_left) != last_resort) continue;
-        if (c->core.policy->reads_scores) value += log(score);
+        value += (c->core.policy->reads_scores ? 1 : EK_ROUTE_TIEBREAK) * log(score);
         value -= EK_ROUTE_NOISE * ek_policy_noise(noise_seed, (uint64_t)i);
         if (best >= 0 && value <= best_value) continue;
         best = i;

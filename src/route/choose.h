@@ -69,9 +69,9 @@ void ek_route_chooser_sample(ek_chooser *c, const ek_route_view *view);
 /**
  * Choose an upstream for one request.
  * @param scores (n) >= 0; NaN and infinities count as 0
- * @param loads  (n) utilisations of this moment, for `least-load` and `discount`; NULL: of the last sample. Where
- *               the caller counts what is under way itself, they keep requests of one period from going all
- *               the same way.
+ * @param loads  (n) utilisations of this moment, NaN: not known; NULL: those of the last sample. Where the
+ *               caller counts what is under way itself, they keep the requests of one period from going
+ *               all the same way.
  * @param age_us of the last sample now
  * @param salt   anything that differs from request to request: it decides between equals
  * @return the choice; ties under `static` go to the lower id

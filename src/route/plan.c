@@ -64,7 +64,8 @@ static void refresh(planner *p)
     ek_router *router = p->router;
     ek_router_layer *layer = p->layer;
     if (layer->params_version != router->params_version) {
-        if (layer->policy != router->core.policy) ek_router_init_bank(router, p->layer_idx);
+        if (layer->policy_version != router->policy_version)
+            ek_router_init_bank(router, p->layer_idx);
         layer->params_version = router->params_version;
         look_away(layer);
     }

@@ -74,11 +74,16 @@ static double penalty_discount(const ek_route_params *params, const ek_policy_ba
     return fmax(p, DBL_MIN); /* 0 would mean excluded */
 }
 
-/** Hysteresis is a matter of samples: a newer load changes nothing. */
-static double penalty_breaker(EK_UNUSED const ek_route_params *params, const ek_policy_bank *bank,
-                              int32_t i, EK_UNUSED double load)
+/**
+ * Hysteresis is a matter of samples: a load newer than the last one changes no state. It can lower
+ * the weight, though, so that what arrives between two samples does not all go the same way.
+ */
+static double penalty_breaker(const ek_route_params *params, const ek_policy_bank *bank, int32_t i,
+                              double load)
 {
-    return (double)bank->breaker[i].weight;
+    double weight = (double)bank->breaker[i].weight;
+    if (load == (double)bank->load[i] || load < params->breaker.derate_load) return weight;
+    return fmin(weight, ek_breaker_derated_weight(&params->breaker, load));
 }
 
 static double penalty_adaptive(const ek_route_params *params, const ek_policy_bank *bank, int32_t i,
@@ -186,14 +191,24 @@ double ek_policy_noise(uint64_t seed, uint64_t what)
     return (double)(ek_mix64(seed ^ ek_mix64(what)) >> 11) * 0x1p-53;
 }
 
-double ek_policy_log_p(const ek_policy_core *core, const ek_policy_bank *bank, int32_t i,
-                       double load, bool *out_excluded)
+/** log p, clipped; @param out_excluded what the policy says of it, whatever the others are like */
+static double log_p_alone(const ek_policy_core *core, const ek_policy_bank *bank, int32_t i,
+                          double load, bool *out_excluded)
 {
     double p = 1;
     if (core->policy->penalty) p = core->policy->penalty(&core->tuned, bank, i, load);
     *out_excluded = p <= 0;
     double p_min = core->tuned.penalty_min;
     return p >= 1 ? 0 : log(p > p_min ? p : p_min); /* a NaN would become p_min */
+}
+
+double ek_policy_log_p(const ek_policy_core *core, const ek_policy_bank *bank, int32_t i,
+                       double load, bool *out_excluded)
+{
+    double log_p = log_p_alone(core, bank, i, load, out_excluded);
+    if (!*out_excluded || bank->mask[i] < 0) return log_p;
+    *out_excluded = false; /* it had to be let in again */
+    return (double)bank->log_p[i];
 }
 
 /** log p >= floor, with the noise downwards and from where it stays above the floor. */
@@ -238,7 +253,7 @@ void ek_policy_bank_refresh(const ek_policy_core *core, ek_policy_bank *bank)
     bank->n_bent = 0;
     for (int32_t i = 0; i < bank->n; i++) {
         bool excluded;
-        double log_p = ek_policy_log_p(core, bank, i, (double)bank->load[i], &excluded);
+        double log_p = log_p_alone(core, bank, i, (double)bank->load[i], &excluded);
         bank->is_bent[i] = log_p < 0 || !core->policy->reads_scores;
         bank->log_p[i] = 0;
         bank->p[i] = 1;

@@ -25,6 +25,12 @@
 /** In a penalty's logarithm: what decides between equals, far below any difference that means something. */
 #define EK_ROUTE_NOISE 1e-4
 
+/**
+ * Where load comes first: what a logit (or the logarithm of a score) adds to log p. A difference of
+ * 1 weighs as much as some 2 % of load: more than chance, less than load.
+ */
+#define EK_ROUTE_TIEBREAK 0.01
+
 /** Added to what an excluded candidate is chosen by: below every other, but above NaN. */
 #define EK_ROUTE_EXCLUDED (-1e30f)
 
@@ -58,7 +64,7 @@ typedef struct ek_policy {
     ek_route_policy id;
     const char *name; /* as in a configuration */
     const char *help;
-    bool reads_scores; /* false: s(e) and bias count as equal for all */
+    bool reads_scores; /* false: load comes first, scores decide between loads that are alike */
     /** Forget what was known of the candidates. */
     void (*init)(ek_policy_bank *bank);
     /** Take a sample; NULL: nothing is kept from one to the next. */
@@ -117,7 +123,7 @@ void ek_policy_bank_blind(ek_policy_bank *bank);
 
 /**
  * log p of candidate i at a load that may be newer than the last sample, clipped and without noise.
- * @param out_excluded whether the policy wants it left out
+ * @param out_excluded whether it is to be left out
  */
 double ek_policy_log_p(const ek_policy_core *core, const ek_policy_bank *bank, int32_t i,
                        double load, bool *out_excluded);

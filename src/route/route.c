@@ -58,7 +58,7 @@ static void follow_params(ek_router *router)
 
 void ek_router_init_bank(ek_router *router, int32_t layer)
 {
-    router->layers[layer].policy = router->core.policy;
+    router->layers[layer].policy_version = router->policy_version;
     uint64_t seed = ek_mix64((uint64_t)(uint32_t)router->core.params.seed);
     ek_policy_bank_init(&router->core, &router->layers[layer].bank, router->gate.top_k,
                         ek_mix64(seed + (uint64_t)layer));
@@ -119,6 +119,7 @@ bool ek_route_adopt(ek_router *router)
     if (!atomic_compare_exchange_strong_explicit(&router->mail, &full, MAIL_HELD,
                                                  memory_order_acquire, memory_order_relaxed))
         return false;
+    if (router->mail_params.policy != router->core.params.policy) router->policy_version++;
     ek_policy_core_switch(&router->core, &router->mail_params);
     atomic_store_explicit(&router->mail, MAIL_EMPTY, memory_order_release);
     follow_params(router);

@@ -17,8 +17,8 @@
 typedef struct ek_router_layer {
     ek_policy_bank bank;
     ek_budget budget;
-    const ek_policy *policy; /* that the bank was made for */
     uint32_t params_version; /* that the bank follows */
+    uint32_t policy_version; /* that what the bank knows is of */
     uint64_t view_version;   /* of the last sample taken */
     bool is_current;         /* the bank's penalties follow view_version and params_version */
     int32_t n_half_open;     /* breakers */
@@ -34,7 +34,8 @@ struct ek_router {
     ek_policy_core core;
     bool is_plain; /* static and without capacity: the gate alone decides */
     uint32_t params_version;
-    uint64_t view_version; /* the last one that the controller has seen */
+    uint32_t policy_version; /* changes with the policy, even if it comes back */
+    uint64_t view_version;   /* the last one that the controller has seen */
     ek_gate_scratch scratch;
     float *bent_value;       /* (n_experts) */
     uint8_t *groups;         /* (n_groups) */
