@@ -313,7 +313,7 @@ static void log_end(const ek_call *call, int32_t status, int64_t age_us)
            "id=%s path=\"%.*s\" status=%d code=%s stream=%d ms=%.1f first_byte_ms=%.1f "
            "prompt_tokens=%d completion_tokens=%d",
            call->request_id, EK_STR_ARG(path), status,
-           status != CLIENT_GONE && call->reply.code ? call->reply.code : "-",
+           call->phase == EK_CALL_SENT && call->reply.code ? call->reply.code : "-",
            call->phase == EK_CALL_STREAMING, (double)age_us * 1e-3,
            (double)call->first_byte_us * 1e-3, usage.prompt_tokens, usage.completion_tokens);
 }
@@ -322,8 +322,8 @@ static void note_end_locked(const ek_call *call, bool complete)
 {
     const ek_counters *counters = &call->gateway->counters;
     int64_t age_us = ek_gateway_call_age_us(call);
-    int32_t status = call->phase == EK_CALL_STREAMING ? 200 : call->reply.status;
-    if (!complete) status = CLIENT_GONE;
+    int32_t status = CLIENT_GONE;
+    if (complete) status = call->phase == EK_CALL_STREAMING ? 200 : call->reply.status;
     ek_gateway_counters_answered(counters, status);
     ek_hist_record(counters->duration, (uint64_t)age_us);
     if (call->first_byte_us) ek_hist_record(counters->first_byte, (uint64_t)call->first_byte_us);

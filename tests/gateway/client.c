@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#define REPLY_MS 30000
+#define REPLY_MS 120000
 
 int64_t now_ms(void)
 {

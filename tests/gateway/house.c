@@ -11,7 +11,7 @@
 #include "client.h"
 #include "support/fixtures.h"
 
-#define IDLE_MS 20000
+#define IDLE_MS 60000
 
 void house_init(house *h)
 {
@@ -35,7 +35,7 @@ void house_init(house *h)
                 .ping_us = 15000000,
                 .request_timeout_us = 0,
                 .drain_settle_us = 0,
-                .drain_timeout_us = 10000000,
+                .drain_timeout_us = 120000000,
                 .web_page = true,
             },
         .engine_params =

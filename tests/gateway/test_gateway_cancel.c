@@ -22,7 +22,7 @@
 #define CHAT       "/v1/chat/completions"
 #define COMPLETION "/v1/completions"
 #define LONG       "{\"prompt\":[5],\"n\":8,\"max_tokens\":500,\"ignore_eos\":true,\"logprobs\":5"
-#define WAIT_MS    30000
+#define WAIT_MS    120000
 
 /*
  * A cancel has to arrive within 200 ms; a machine that runs other tests too may need longer to

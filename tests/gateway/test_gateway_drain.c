@@ -18,7 +18,7 @@
 #define COMPLETION "/v1/completions"
 #define LONG       "{\"prompt\":[5],\"max_tokens\":500,\"ignore_eos\":true,\"stream\":true}"
 #define SHORT      "{\"prompt\":[5],\"max_tokens\":2}"
-#define WAIT_MS    60000
+#define WAIT_MS    120000
 
 typedef struct drain_run {
     house h;

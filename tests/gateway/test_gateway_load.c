@@ -19,7 +19,7 @@
 #define COMPLETION "/v1/completions"
 #define ONE        "{\"prompt\":[5],\"max_tokens\":500,\"ignore_eos\":true"
 #define EIGHT      ONE ",\"n\":8"
-#define WAIT_MS    60000
+#define WAIT_MS    120000
 
 static house *make_slow(void)
 {
