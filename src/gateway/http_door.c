@@ -126,22 +126,26 @@ static void drain_locked(ek_http_server *server, ek_conn *conn)
 
 /* ---- heads ---- */
 
-bool ek_gateway_door_bytes_read(int fd, uint64_t *out_bytes)
+bool ek_gateway_door_read_exactly(int fd, uint64_t n_bytes)
 {
-    /* Two figures of a moving thing: take them again until nothing arrived in between. */
+    /*
+     * What arrives between the two figures is counted as read: so agreement is certain, and a
+     * difference is believed when it is found twice.
+     */
+    uint64_t before = UINT64_MAX;
     for (int i = 0; i < 8; i++) {
-        struct tcp_info before = {0}, after = {0};
-        socklen_t n_before = sizeof before, n_after = sizeof after;
+        struct tcp_info info = {0};
+        socklen_t n_info = sizeof info;
         int n_queued = 0;
-        if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &before, &n_before) != 0 ||
-            ioctl(fd, FIONREAD, &n_queued) != 0 ||
-            getsockopt(fd, IPPROTO_TCP, TCP_INFO, &after, &n_after) != 0)
+        if (ioctl(fd, FIONREAD, &n_queued) != 0 ||
+            getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n_info) != 0)
             return false;
-        if (n_after < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof(uint64_t))
+        if (n_info < offsetof(struct tcp_info, tcpi_bytes_received) + sizeof(uint64_t))
             return false; /* kernel older than 4.1 */
-        if (before.tcpi_bytes_received != after.tcpi_bytes_received) continue;
-        *out_bytes = (uint64_t)after.tcpi_bytes_received - (uint64_t)n_queued;
-        return true;
+        uint64_t n_read = (uint64_t)info.tcpi_bytes_received - (uint64_t)n_queued;
+        if (n_read == n_bytes) return true;
+        if (n_read == before) return false;
+        before = n_read;
     }
     return false;
 }

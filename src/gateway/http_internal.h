@@ -72,8 +72,9 @@ void ek_gateway_door_answer_locked(ek_http_server *server, ek_conn *conn, const 
 #define EK_DOOR_LINGER_US 1000000
 
 /**
- * Socket bytes that were taken out by a reader since the connection began. @return false: not known
+ * Whether readers took exactly n_bytes out of a socket since it was opened, at a moment when nobody
+ * reads. @return false: more, or not known
  */
-bool ek_gateway_door_bytes_read(int fd, uint64_t *out_bytes);
+bool ek_gateway_door_read_exactly(int fd, uint64_t n_bytes);
 
 #endif

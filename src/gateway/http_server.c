@@ -105,11 +105,9 @@ static bool is_answered(ek_http_server *server, ek_conn *conn)
  */
 static bool is_last_reply(ek_http_server *server, ek_conn *conn, bool streams)
 {
-    uint64_t n_read = 0;
-    bool known = ek_gateway_door_bytes_read(conn->fd, &n_read);
+    bool exact = conn->closing || ek_gateway_door_read_exactly(conn->fd, conn->bytes_due);
     ek_sys_mutex_lock(&server->lock);
-    if (!known || n_read != conn->bytes_due || server->refusing || server->stopping)
-        conn->closing = true;
+    if (!exact || server->refusing || server->stopping) conn->closing = true;
     /* HTTP/1.0 has no chunks: the end of a stream is the end of its connection. */
     if (streams && conn->head.version_minor == 0) conn->closing = true;
     bool last = conn->closing;

@@ -240,6 +240,40 @@ static void a_fault_is_a_valid_frame(void **state)
     drop(&f);
 }
 
+/*
+ * E1, E4: each fault there is has four keys, an HTTP status of its own, and a time to wait where
+ * one is due.
+ */
+static void every_fault_has_its_shape(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < EK_FAULT_COUNT; kind++) {
+        ek_fault fault;
+        ek_buf json = {0};
+        ek_gateway_fault_set(&fault, (ek_fault_kind)kind, kind % 2 ? "a[0].b" : NULL, "why");
+        ek_gateway_fault_json(&fault, &json);
+        json_t *root = json_loadb(json.data, json.len, JSON_REJECT_DUPLICATES, NULL);
+        const json_t *error = json_object_get(root, "error");
+        assert_int_equal(json_object_size(error), 4);
+        assert_string_equal(text_of(error, "message"), "why");
+        assert_true(strlen(text_of(error, "type")) > 0);
+        assert_string_equal(text_of(error, "code"), ek_gateway_fault_code(fault.kind));
+        assert_true(kind % 2 ? json_is_string(json_object_get(error, "param"))
+                             : json_is_null(json_object_get(error, "param")));
+        int32_t status = ek_gateway_fault_status(fault.kind);
+        int32_t retry_s = ek_gateway_fault_retry_s(fault.kind);
+        assert_in_range(status, 400, 505);
+        assert_string_not_equal(ek_gateway_http_reason(status), "Error");
+        if (status == 429 || status == 503) {
+            assert_in_range(retry_s, 1, 120);
+        } else {
+            assert_int_equal(retry_s, 0);
+        }
+        json_decref(root);
+        ek_gateway_buf_fini(&json);
+    }
+}
+
 static void a_plain_answer_has_its_shape(void **state)
 {
     (void)state;
@@ -322,6 +356,7 @@ int main(void)
         cmocka_unit_test(broken_text_becomes_a_valid_frame),
         cmocka_unit_test(usage_has_its_own_chunk),
         cmocka_unit_test(a_fault_is_a_valid_frame),
+        cmocka_unit_test(every_fault_has_its_shape),
         cmocka_unit_test(a_plain_answer_has_its_shape),
         cmocka_unit_test(tokens_are_shown_with_their_text),
         cmocka_unit_test(swallowed_tokens_are_forgotten),

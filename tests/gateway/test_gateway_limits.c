@@ -141,7 +141,10 @@ static void v3_refuses_a_long_chunked_body(void **state)
     house_end(h);
 }
 
-/* Bodies are bounded together too: what does not fit any more is refused, what is there is not disturbed. */
+/*
+ * Bodies are bounded together too: what does not fit any more is refused, what is there is not
+ * disturbed.
+ */
 static void limits_all_bodies_together(void **state)
 {
     (void)state;
