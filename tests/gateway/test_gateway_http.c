@@ -330,6 +330,36 @@ static void refuses_bad_chunks(void **state)
     house_end(h);
 }
 
+/* What the door lets through MHD takes as well: every character that may be there, in every place. */
+static void agrees_with_the_library_on_every_character(void **state)
+{
+    (void)state;
+    static const char *const shapes[] = {
+        "GET /a%cb HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /a?b%cc HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /a?%c=%%zz HTTP/1.1\r\nHost: a\r\n\r\n",
+        "G%cT /a HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: a\r\nX%cY: z\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: a\r\nX: y%cz\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: a%c\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: a\r\nCookie: y=%c; z\r\n\r\n",
+        "GET http://h/a%c HTTP/1.1\r\nHost: a\r\n\r\n",
+    };
+    house *h = open_plain();
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        for (int c = 1; c < 256; c++) {
+            char text[256];
+            snprintf(text, sizeof text, shapes[i], c);
+            reply r = request_raw(h->address, text);
+            if (r.status < 400) print_message("status %d for %s\n", r.status, text);
+            assert_true(r.status == 400 || r.status == 404 || r.status == 405);
+            assert_true(strlen(reply_error_code(&r)) > 0); /* and it is ours, as JSON */
+            reply_free(&r);
+        }
+    }
+    house_end(h);
+}
+
 /*
  * A request behind another in the same packet would be read without having been checked: the first
  * one is answered as the connection's last, the second never.
@@ -438,6 +468,7 @@ int main(void)
         cmocka_unit_test(echoes_good_request_ids_only),
         cmocka_unit_test(e8_refuses_smuggling_and_closes),
         cmocka_unit_test(refuses_bad_chunks),
+        cmocka_unit_test(agrees_with_the_library_on_every_character),
         cmocka_unit_test(answers_no_pipelined_request),
         cmocka_unit_test(keeps_connections_alive),
         cmocka_unit_test(answers_a_half_closed_client),
