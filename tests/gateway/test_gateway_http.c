@@ -255,8 +255,8 @@ static void e8_refuses_smuggling_and_closes(void **state)
     (void)state;
     house *h = open_plain();
     static const char *const heads[] = {
-        "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /livez "
-        "HTTP/1.1\r\n\r\n",
+        ("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /livez "
+         "HTTP/1.1\r\n\r\n"),
         "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
         "Content-Length: 4\r\nContent-Length: 40\r\n\r\nabcd",
         "Content-Length: 4\r\nContent-Length: 4\r\n\r\nabcd",

@@ -276,8 +276,8 @@ static void takes_what_is_harmless(void **state)
         CHAT("\"reasoning_effort\":\"none\",\"verbosity\":\"medium\",\"audio\":null,\"n\":null"),
         CHAT("\"temperature\":null,\"stop\":null,\"tools\":null,\"seed\":null,\"max_tokens\":null"),
         CHAT("\"safety_identifier\":\"x\",\"prompt_cache_key\":\"y\",\"prediction\":{}"),
-        "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[]},"
-        "{\"role\":\"user\",\"content\":\"a\",\"name\":\"n\"}]}",
+        ("{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[]},"
+         "{\"role\":\"user\",\"content\":\"a\",\"name\":\"n\"}]}"),
     };
     for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
         ek_gen_request request = assert_good(true, bodies[i], &strict);
