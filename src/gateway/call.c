@@ -20,16 +20,6 @@ int64_t ek_gateway_call_age_us(const ek_call *call)
 
 /* ---- life ---- */
 
-static void take_request_id(ek_call *call, const ek_head *head)
-{
-    ek_str id;
-    if (ek_gateway_head_field(head, "x-request-id", &id) && ek_gateway_request_id_ok(id)) {
-        memcpy(call->request_id, id.data, id.len); /* the rest is zero */
-    } else {
-        ek_gateway_request_id(call->request_id);
-    }
-}
-
 static bool copy_target(ek_call *call, const ek_head *head)
 {
     call->target = ek_sys_calloc(head->path.len + head->query.len + 1, 1);
@@ -86,9 +76,10 @@ static bool check_head(ek_call *call, const ek_head *head, bool health_only, ek_
     return true;
 }
 
-ek_call *ek_gateway_call_begin(ek_gateway *gateway, const ek_head *head, bool health_only,
+ek_call *ek_gateway_call_begin(ek_gateway *gateway, const ek_conn *conn, bool health_only,
                                struct MHD_Connection *mhd)
 {
+    const ek_head *head = &conn->head;
     ek_call *call = ek_sys_calloc(1, sizeof *call);
     if (!call) return NULL;
     atomic_init(&call->refs, 1);
@@ -96,7 +87,8 @@ ek_call *ek_gateway_call_begin(ek_gateway *gateway, const ek_head *head, bool he
     call->mhd = mhd;
     call->start_us = ek_sys_now_us();
     ek_sys_mutex_init(&call->lock);
-    take_request_id(call, head);
+    ek_gateway_request_id_of(head, call->request_id);
+    ek_gateway_ip_text(conn->ip, call->client);
     ek_gauge_add(gateway->counters.requests_open, 1);
     if (!copy_target(call, head)) {
         ek_gateway_call_unref(call);
@@ -310,9 +302,9 @@ static void log_end(const ek_call *call, int32_t status, int64_t age_us)
     if (call->generation) ek_gateway_generation_usage(call->generation, &usage);
     ek_str path = {call->path.data, call->path.len > PATH_LOG_MAX ? PATH_LOG_MAX : call->path.len};
     ek_log(level_of(status), "gateway", "request",
-           "id=%s path=\"%.*s\" status=%d code=%s stream=%d ms=%.1f first_byte_ms=%.1f "
+           "id=%s client=%s path=\"%.*s\" status=%d code=%s stream=%d ms=%.1f first_byte_ms=%.1f "
            "prompt_tokens=%d completion_tokens=%d",
-           call->request_id, EK_STR_ARG(path), status,
+           call->request_id, call->client, EK_STR_ARG(path), status,
            call->phase == EK_CALL_SENT && call->reply.code ? call->reply.code : "-",
            call->phase == EK_CALL_STREAMING, (double)age_us * 1e-3,
            (double)call->first_byte_us * 1e-3, usage.prompt_tokens, usage.completion_tokens);

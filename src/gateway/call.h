@@ -29,6 +29,7 @@
 #include "gateway/conn.h"
 #include "gateway/fault.h"
 #include "gateway/generation.h"
+#include "gateway/listen.h"
 #include "gateway/request_id.h"
 #include "sys/thread.h"
 
@@ -61,6 +62,7 @@ typedef struct ek_call {
     struct ek_gateway *gateway;   /* borrowed */
     const struct ek_route *route; /* static; NULL: the reply is a fault already */
     char request_id[EK_REQUEST_ID_MAX + 1];
+    char client[EK_IP_TEXT_MAX]; /* its address */
     char *target; /* owned: copies of raw path and query, which the next three are parts of */
     ek_str path;
     ek_str tail; /* of path: what follows a route's prefix ("/v1/models/") */
@@ -99,7 +101,7 @@ typedef enum ek_call_step {
  * shows (unknown path, wrong method, not JSON, draining, loading) are in its reply already. @return
  * NULL: no memory
  */
-ek_call *ek_gateway_call_begin(struct ek_gateway *gateway, const ek_head *head, bool health_only,
+ek_call *ek_gateway_call_begin(struct ek_gateway *gateway, const ek_conn *conn, bool health_only,
                                struct MHD_Connection *mhd);
 ek_call *ek_gateway_call_ref(ek_call *call);
 void ek_gateway_call_unref(ek_call *call);

@@ -56,6 +56,7 @@ typedef struct ek_conn {
     size_t head_cap;
     size_t scanned; /* bytes of the next head looked at so far */
     ek_head head;
+    bool head_known; /* `head` is the current request's */
     bool head_fresh; /* checked and not yet taken by the handler: one request per checked head */
     bool answering;  /* the request is complete: from now on a hang-up means that nobody waits */
     bool hung_up;

@@ -75,9 +75,11 @@ void ek_gateway_door_answer_locked(ek_http_server *server, ek_conn *conn, const 
     ek_buf json = {0};
     ek_buf reply = {0};
     char id[EK_REQUEST_ID_MAX + 1];
+    char client[EK_IP_TEXT_MAX];
     int32_t status = ek_gateway_fault_status(fault->kind);
     int32_t retry_s = ek_gateway_fault_retry_s(fault->kind);
-    ek_gateway_request_id(id);
+    ek_gateway_request_id_of(conn->head_known ? &conn->head : NULL, id);
+    ek_gateway_ip_text(conn->ip, client);
     ek_gateway_fault_json(fault, &json);
     ek_gateway_buf_addf(&reply, "HTTP/1.1 %d %s\r\n", status, ek_gateway_http_reason(status));
     ek_gateway_buf_addf(&reply, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
@@ -92,8 +94,8 @@ void ek_gateway_door_answer_locked(ek_http_server *server, ek_conn *conn, const 
         (void)!send(conn->fd, reply.data, reply.len, MSG_NOSIGNAL | MSG_DONTWAIT);
     conn->answered = true;
     ek_gateway_counters_answered(server->counters, status);
-    ek_log(EK_LOG_INFO, "gateway", "refused", "id=%s status=%d code=%s reason=\"%s\"", id, status,
-           ek_gateway_fault_code(fault->kind), fault->message);
+    ek_log(EK_LOG_INFO, "gateway", "refused", "id=%s client=%s status=%d code=%s reason=\"%s\"", id,
+           client, status, ek_gateway_fault_code(fault->kind), fault->message);
     ek_gateway_buf_fini(&json);
     ek_gateway_buf_fini(&reply);
 }
@@ -176,6 +178,7 @@ static void serve_locked(ek_http_server *server, ek_conn *conn, ek_str text, int
     }
     ek_status status =
         ek_gateway_head_parse((ek_str){conn->head_text, text.len}, &conn->head, &fault);
+    conn->head_known = status == EK_OK;
     if (status == EK_OK && conn->head.content_length > server->params->body_bytes_max) {
         ek_gateway_fault_set(&fault, EK_FAULT_REQUEST_TOO_LARGE, NULL,
                              "the body has %llu bytes, at most %zu are taken",
@@ -250,10 +253,12 @@ void ek_gateway_door_look_locked(ek_http_server *server, ek_conn *conn, int64_t 
 
 /* ---- accepting ---- */
 
-static void refuse_connection(ek_http_server *server, int fd, ek_fault_kind kind, const char *why)
+static void refuse_connection(ek_http_server *server, int fd, const uint8_t ip[16],
+                              ek_fault_kind kind, const char *why)
 {
     ek_fault fault;
     ek_conn conn = {.fd = fd};
+    memcpy(conn.ip, ip, sizeof conn.ip);
     ek_gateway_fault_set(&fault, kind, NULL, "%s", why);
     ek_counter_add(server->counters->connections_refused, 1);
     ek_gateway_door_answer_locked(server, &conn, &fault);
@@ -265,13 +270,13 @@ static void admit_locked(ek_http_server *server, int fd, const uint8_t ip[16], i
 {
     int32_t per_ip = server->params->connections_per_ip_max;
     if (per_ip > 0 && ek_gateway_conns_of_ip(&server->conns, ip, per_ip) >= per_ip) {
-        refuse_connection(server, fd, EK_FAULT_CONCURRENCY_LIMIT,
+        refuse_connection(server, fd, ip, EK_FAULT_CONCURRENCY_LIMIT,
                           "this address has too many open connections");
         return;
     }
     ek_conn *conn = ek_gateway_conns_take(&server->conns, fd, ip);
     if (!conn) {
-        refuse_connection(server, fd, EK_FAULT_OVERLOADED, "the server has no connection left");
+        refuse_connection(server, fd, ip, EK_FAULT_OVERLOADED, "the server has no connection left");
         return;
     }
     conn->deadline_us = now_us + server->params->header_timeout_us;

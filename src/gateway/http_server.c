@@ -55,7 +55,7 @@ static bool take_head(ek_http_server *server, ek_conn *conn, const char *url, co
 static enum MHD_Result begin_request(ek_http_server *server, ek_conn *conn,
                                      struct MHD_Connection *mhd, void **request)
 {
-    ek_call *call = ek_gateway_call_begin(server->gateway, &conn->head, server->health_only, mhd);
+    ek_call *call = ek_gateway_call_begin(server->gateway, conn, server->health_only, mhd);
     if (!call) return MHD_NO;
     *request = call;
     ek_sys_mutex_lock(&server->lock);
@@ -177,6 +177,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **request,
     ek_sys_mutex_lock(&server->lock);
     if (complete && !conn->closing && !server->refusing && !server->stopping) {
         conn->state = EK_CONN_IDLE;
+        conn->head_known = false;
         conn->answering = false;
         conn->scanned = 0;
         conn->deadline_us = now_us + server->params->idle_timeout_us;

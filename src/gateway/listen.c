@@ -21,6 +21,9 @@
  */
 #define SEND_BYTES 131072
 
+/* An IPv4 address inside of an IPv6 one begins with these. */
+static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+
 typedef union any_address {
     struct sockaddr any;
     struct sockaddr_in v4;
@@ -128,6 +131,14 @@ ek_status ek_gateway_listen(const char *address, int *out_fd, char out_text[EK_L
     return EK_OK;
 }
 
+void ek_gateway_ip_text(const uint8_t ip[16], char out_text[EK_IP_TEXT_MAX])
+{
+    bool is_v4 = memcmp(ip, mapped, sizeof mapped) == 0;
+    const void *address = is_v4 ? ip + sizeof mapped : ip;
+    if (!inet_ntop(is_v4 ? AF_INET : AF_INET6, address, out_text, EK_IP_TEXT_MAX))
+        out_text[0] = '\0';
+}
+
 ek_status ek_gateway_accept(int listener, int *out_fd, uint8_t out_ip[16])
 {
     any_address any = {0};
@@ -154,7 +165,6 @@ ek_status ek_gateway_accept(int listener, int *out_fd, uint8_t out_ip[16])
     if (any.any.sa_family == AF_INET6) {
         memcpy(out_ip, &any.v6.sin6_addr, 16);
     } else {
-        static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
         memcpy(out_ip, mapped, sizeof mapped);
         memcpy(out_ip + 12, &any.v4.sin_addr, 4);
     }

@@ -28,4 +28,8 @@ EK_MUST ek_status ek_gateway_listen(const char *address, int *out_fd,
  */
 EK_MUST ek_status ek_gateway_accept(int listener, int *out_fd, uint8_t out_ip[16]);
 
+/** An address as in ek_gateway_accept, as text ("192.0.2.1", "2001:db8::1"). */
+#define EK_IP_TEXT_MAX 46
+void ek_gateway_ip_text(const uint8_t ip[16], char out_text[EK_IP_TEXT_MAX]);
+
 #endif

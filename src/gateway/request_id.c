@@ -30,3 +30,14 @@ bool ek_gateway_request_id_ok(ek_str id)
     }
     return true;
 }
+
+void ek_gateway_request_id_of(const ek_head *head, char out_id[EK_REQUEST_ID_MAX + 1])
+{
+    ek_str id;
+    if (head && ek_gateway_head_field(head, "x-request-id", &id) && ek_gateway_request_id_ok(id)) {
+        memcpy(out_id, id.data, id.len);
+        out_id[id.len] = '\0';
+    } else {
+        ek_gateway_request_id(out_id);
+    }
+}

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/span.h"
+#include "gateway/head.h"
 
 #define EK_REQUEST_ID_MAX 128 /* bytes of an id, a client's own included */
 
@@ -19,6 +20,12 @@ uint64_t ek_gateway_fresh_bits(void);
 
 /** A new id: "req-" and 32 hex digits. */
 void ek_gateway_request_id(char out_id[EK_REQUEST_ID_MAX + 1]);
+
+/**
+ * The id that a request names in x-request-id, if it is fit; else a new one. @param head NULL: none
+ * yet
+ */
+void ek_gateway_request_id_of(const ek_head *head, char out_id[EK_REQUEST_ID_MAX + 1]);
 
 /** True for an id that may be echoed and logged: 1..128 of A-Z a-z 0-9 . _ : - */
 bool ek_gateway_request_id_ok(ek_str id);

@@ -245,6 +245,34 @@ static void echoes_good_request_ids_only(void **state)
     assert_int_equal(strncmp(id, "req-", 4), 0);
     free(id);
     reply_free(&r);
+    /*
+     * Also where the door answers: with the id of this request if it has one, never of the one
+     * before.
+     */
+    client c = client_open(h->address);
+    client_sendz(&c, "GET /livez HTTP/1.1\r\nHost: a\r\nX-Request-Id: first\r\n\r\n");
+    r = client_reply(&c, WAIT_MS);
+    assert_true(reply_header_is(&r, "x-request-id", "first"));
+    reply_free(&r);
+    client_sendz(&c, "POST " CHAT " HTTP/1.1\r\nHost: a\r\nX-Request-Id: second\r\n"
+                     "Content-Length: 99999999\r\n\r\n");
+    r = client_reply(&c, WAIT_MS);
+    assert_int_equal(r.status, 413);
+    assert_true(reply_header_is(&r, "x-request-id", "second"));
+    reply_free(&r);
+    client_close(&c);
+    c = client_open(h->address);
+    client_sendz(&c, "GET /livez HTTP/1.1\r\nHost: a\r\nX-Request-Id: first\r\n\r\n");
+    r = client_reply(&c, WAIT_MS);
+    reply_free(&r);
+    client_sendz(&c, "BAD\n");
+    r = client_reply(&c, WAIT_MS);
+    client_close(&c);
+    assert_int_equal(r.status, 400);
+    id = reply_header(&r, "x-request-id");
+    assert_int_equal(strncmp(id, "req-", 4), 0);
+    free(id);
+    reply_free(&r);
     house_end(h);
 }
 
@@ -330,7 +358,9 @@ static void refuses_bad_chunks(void **state)
     house_end(h);
 }
 
-/* What the door lets through MHD takes as well: every character that may be there, in every place. */
+/*
+ * What the door lets through MHD takes as well: every character that may be there, in every place.
+ */
 static void agrees_with_the_library_on_every_character(void **state)
 {
     (void)state;
