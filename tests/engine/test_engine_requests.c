@@ -143,12 +143,11 @@ static void cancel_ends_it_soon_and_once(void **state)
     for (int i = 0; i < 3; i++)
         ek_engine_cancel(engine, request);
     int64_t n_steps = toy.n_steps;
-    int32_t n_before = a->n_tokens;
     while (!answer_read(engine, request, a))
         ek_sys_sleep_us(100);
     assert_int_equal(a->finish, EK_FINISH_CANCELED);
-    assert_true(toy.n_steps <= n_steps + 1); /* the one that ran */
-    assert_in_range(a->n_tokens, n_before, n_before + 2);
+    assert_true(toy.n_steps <= n_steps + 1);    /* the one that ran */
+    assert_int_equal(a->n_tokens, toy.n_steps); /* and none of what they gave is lost */
     /* Reading on is harmless and gives the same end. */
     assert_true(answer_read(engine, request, a));
     ek_engine_cancel(engine, request);
@@ -199,17 +198,17 @@ static void a_released_request_leaves_by_itself(void **state)
 static void a_deadline_ends_running_and_waiting_ones(void **state)
 {
     ek_engine *engine = *state;
-    toy.step_us = 1000;
+    toy.step_us = 5000;
     ek_request *request[6];
     ek_request_params params = toy_endless(4000);
     int64_t start_us = ek_sys_now_us();
-    params.deadline_us = start_us + 40000; /* too soon for an outbox to be full */
+    params.deadline_us = start_us + 300000; /* too soon for an outbox to be full */
     for (int i = 0; i < 6; i++)
         request[i] = answer_submit(engine, &params);
     for (int i = 0; i < 6; i++) {
         answer *a = answer_wait(engine, request[i]);
         assert_int_equal(a->finish, EK_FINISH_TIMEOUT);
-        assert_true(a->usage.total_us >= 38000 && a->usage.total_us < 200000);
+        assert_true(a->usage.total_us >= 290000 && a->usage.total_us < 2000000);
         assert_true(i < 4 ? a->n_tokens > 0 : a->n_tokens == 0);
         ek_sys_free(a);
     }
@@ -249,7 +248,7 @@ static void who_waits_too_long_for_a_place_is_turned_away_on_time(void **state)
     params.running_max = 1;
     params.queue_timeout_us = 300000;
     ek_engine *engine = toy_engine(&params, NULL);
-    toy.step_us = 1000;
+    toy.step_us = 5000; /* the first one's outbox is not full by then, whoever reads late */
     toy_assert_quick(engine, wait_too_long, 50000);
     ek_engine_destroy(engine);
 }
