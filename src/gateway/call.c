@@ -11,7 +11,7 @@
 
 #define CLIENT_GONE  499 /* for log and metrics: nobody is there to read it */
 #define PATH_LOG_MAX 128
-#define BODIES_MAX   16 /* bodies of the greatest size that are held at once, over all connections */
+#define BODIES_MAX   16 /* bodies of the greatest size that all connections hold at once */
 
 int64_t ek_gateway_call_age_us(const ek_call *call)
 {
