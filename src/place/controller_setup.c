@@ -26,7 +26,7 @@ void ek_place_controller_params_default(ek_place_controller_params *out_params)
         .fresh_start_drift = 0.15,
         .target = 1.01,
         .max_replicas = 32,
-        .max_step_replicas = 2,
+        .max_step_replicas = 8,
         .max_step_bytes = INT64_C(1) << 30,
         .pause_us = 1 * SECOND_US,
         .step_timeout_us = 10 * SECOND_US,

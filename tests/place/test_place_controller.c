@@ -568,12 +568,28 @@ typedef enum event {
     N_EVENTS,
 } event;
 
-enum { DEPTH = 6, ALIVE_EVERY = 1000 };
+enum { DEPTH = 6, ALIVE_EVERY = 1000, PER_DEVICE = 4, WIDE = G * PER_DEVICE, WIDE_E = 5 };
+
+/* Experts 0..3 routed, 4 shared. A device that returns lacks three: more than one step takes. */
+static const int32_t wide[LAYERS * WIDE] = {4, 0, 1, -1, 4, 2, 3, -1, 4, 0, 1, -1, 4, 2, 3, -1};
+static const int64_t wide_tokens[LAYERS * WIDE_E] = {600, 300, 200, 100, 1200,
+                                                     200, 300, 100, 600, 1200};
+
+static rig rig_wide(void)
+{
+    rig r = rig_shared();
+    r.setup.topology.n_experts = WIDE_E;
+    r.setup.topology.n_slots = WIDE;
+    r.setup.slot_expert = wide;
+    r.params.max_step_replicas = 2;
+    r.params.bytes_per_expert = 1; /* what is even is worth it */
+    return r;
+}
 
 typedef struct book {
     ek_place_step step; /* handed out last, with a copy of its moves */
     ek_place_move moves[16];
-    int32_t slots[LAYERS * 6];
+    int32_t slots[LAYERS * WIDE];
     bool dead;
     int64_t last_progress_us;
 } book;
@@ -597,7 +613,7 @@ static const uint8_t allowed[N_EVENTS][3] = {
 
 static void book_carry_out(book *b)
 {
-    int32_t *slots = b->slots + b->step.layer * 6;
+    int32_t *slots = b->slots + b->step.layer * WIDE;
     for (int32_t i = 0; i < b->step.n_moves; i++) {
         const ek_place_move *m = &b->moves[i];
         if (m->other_slot >= 0) {
@@ -629,8 +645,8 @@ static void event_kill(rig *r, book *b, bool dead)
     const bool devices[G] = {false, dead};
     ek_place_controller_devices(r->c, r->now_us, devices);
     for (int32_t l = 0; dead != b->dead && l < LAYERS; l++)
-        for (int32_t s = 3; s < 6; s++)
-            b->slots[l * 6 + s] = EK_PLACE_EMPTY;
+        for (int32_t s = PER_DEVICE; s < WIDE; s++)
+            b->slots[l * WIDE + s] = EK_PLACE_EMPTY;
     b->dead = dead;
 }
 
@@ -639,7 +655,7 @@ static void do_event(rig *r, book *b, event ev, ek_place_state before)
     ek_place_outlook o;
     bool is_out = before == EK_PLACE_WAITING;
     switch (ev) {
-    case EV_FEED: feed(r, shared_tokens, 1); break;
+    case EV_FEED: feed(r, wide_tokens, 1); break;
     case EV_DECIDE:
         if (ek_place_controller_decide(r->c, r->now_us, r->scratch, &o) == EK_AGAIN)
             assert_true(before != EK_PLACE_IDLE);
@@ -686,12 +702,13 @@ static void check_all(rig *r, const book *b, event ev, ek_place_state before)
     assert_int_equal(s.layer >= 0, is_active);
     for (int32_t l = 0; l < LAYERS; l++) {
         const int32_t *slots = ek_place_controller_slots(r->c, l);
-        assert_memory_equal(slots, b->slots + l * 6, 6 * sizeof *slots);
+        assert_memory_equal(slots, b->slots + l * WIDE, WIDE * sizeof *slots);
         for (int32_t d = 0; d < G; d++) /* no expert twice on a device */
-            for (int32_t i = 0; i < 3; i++)
+            for (int32_t i = 0; i < PER_DEVICE; i++)
                 for (int32_t k = 0; k < i; k++)
-                    assert_true(slots[d * 3 + i] < 0 || slots[d * 3 + i] != slots[d * 3 + k]);
-        for (int32_t i = 3; b->dead && i < 6; i++)
+                    assert_true(slots[d * PER_DEVICE + i] < 0 ||
+                                slots[d * PER_DEVICE + i] != slots[d * PER_DEVICE + k]);
+        for (int32_t i = PER_DEVICE; b->dead && i < WIDE; i++)
             assert_int_equal(slots[i], EK_PLACE_EMPTY);
     }
 }
@@ -708,7 +725,7 @@ static void check_alive(rig *r, book *b)
     event_kill(r, b, false);
     for (int32_t round = 0; round < 40; round++) {
         r->now_us += r->params.pause_us;
-        feed(r, shared_tokens, 1);
+        feed(r, wide_tokens, 1);
         (void)ek_place_controller_watch(r->c, r->now_us);
         ek_place_state state = stats(r).state;
         if (state == EK_PLACE_IDLE) do_event(r, b, EV_DECIDE, state);
@@ -717,9 +734,9 @@ static void check_alive(rig *r, book *b)
     }
     for (int32_t l = 0; l < LAYERS; l++) { /* 1.25 at the start; even now */
         ek_place_balance balance;
-        double loads[4];
-        for (int32_t e = 0; e < 4; e++)
-            loads[e] = (double)shared_tokens[l * 4 + e];
+        double loads[WIDE_E];
+        for (int32_t e = 0; e < WIDE_E; e++)
+            loads[e] = (double)wide_tokens[l * WIDE_E + e];
         assert_int_equal(ek_place_measure(&r->setup.topology, loads,
                                           ek_place_controller_slots(r->c, l), r->scratch, &balance),
                          EK_OK);
@@ -762,11 +779,11 @@ static void test_every_order_of_events(void **state)
     n_nodes_walked = 0;
     for (size_t way = 0; way < EK_COUNT_OF(ways); way++)
         for (size_t n = 0; n <= EK_COUNT_OF(ways[0]); n += 2) {
-            rig r = rig_shared();
+            rig r = rig_wide();
             book b = {.last_progress_us = r.now_us};
             rig_open(&r);
             assert_true(r.bytes <= sizeof((saved *)0)->memory);
-            memcpy(b.slots, with_shared, sizeof b.slots);
+            memcpy(b.slots, wide, sizeof b.slots);
             for (size_t i = 0; i < n; i++) {
                 ek_place_state before = stats(&r).state;
                 do_event(&r, &b, ways[way][i], before);
