@@ -2,7 +2,7 @@
  * Figures of balance: how evenly counts are spread over experts, replicas or workers.
  *
  * Each figure is defined here, once; the API, the metrics, the detectors and the benchmarks quote
- * these. Pure.
+ * these. How far two windows are apart, their drift, is base/drift.h's. Pure.
  */
 #ifndef EK_TELEMETRY_BALANCE_H
 #define EK_TELEMETRY_BALANCE_H
