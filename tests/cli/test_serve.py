@@ -57,11 +57,12 @@ class Ready(unittest.TestCase):
 
 
 class Draining(unittest.TestCase):
-    def long_streams(self, server, n):
-        """n streams that have begun to speak and will go on for a while."""
+    def long_streams(self, server, n_streams, **fields):
+        """Streams that have begun to speak and will go on for a while."""
+        fields = {"max_tokens": 200, "temperature": 1, "ignore_eos": True, **fields}
         opened = []
-        for i in range(n):
-            connection, response = server.stream(f"story {i}", max_tokens=200, temperature=1, seed=i, ignore_eos=True)
+        for i in range(n_streams):
+            connection, response = server.stream(f"story {i}", seed=i, **fields)
             self.assertEqual(response.status, 200)
             source = events(response)
             opened.append((connection, response, source, [next(source), next(source)]))
@@ -117,7 +118,8 @@ class Draining(unittest.TestCase):
         kept.close()
         self.assertEqual(server.wait(), 0)
 
-    # Slow enough that a signal finds it in the middle of its answers.
+    # Slow and long enough that a signal finds it in the middle of its answers: some 7,000 tokens by scalar code.
+    LONG = {"max_tokens": 450, "n": 4}
     SLOW = ("--kernels", "reference", "--threads", "1")
     DEMO = SOURCE / "models/demo-q8_0.gguf"
 
@@ -132,7 +134,7 @@ class Draining(unittest.TestCase):
         for second, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             with self.subTest(second):
                 server = Server("--set", "gateway.drain_timeout=10m", *self.SLOW, settle="10m", model=self.DEMO)
-                streams = self.long_streams(server, 4)
+                streams = self.long_streams(server, 4, **self.LONG)
                 server.send_signal(signal.SIGTERM)
                 wait_until(lambda: server.request("GET", "/readyz")[0] == 503, "the drain to begin")
                 server.send_signal(second)
@@ -152,7 +154,7 @@ class Draining(unittest.TestCase):
     def test_time_runs_out(self):
         """Whoever still runs when the drain's time is up gets an error frame, and the exit code says so."""
         server = Server("--set", "gateway.drain_timeout=0s", *self.SLOW, model=self.DEMO)
-        streams = self.long_streams(server, 4)
+        streams = self.long_streams(server, 4, **self.LONG)
         server.send_signal(signal.SIGTERM)
         cut = [self.cut_off(chunks + list(source)) for _, _, source, chunks in streams]
         self.assertTrue(all(cut), cut)
