@@ -10,7 +10,8 @@
   In the expected text `...` stands for anything, within a line or as a line of its own for any number of lines.
 - Links to files lead somewhere, and their #anchors are headings there.
 - docs/CONFIG.md is what `evenkeel config reference` prints.
-- The manual page names the commands and options that --help does, and no others.
+- The manual page names the commands and options that --help does, and no others, and renders without a warning.
+- Every [key] that a command's help names is a configuration key.
 - The table of rooms in docs/ARCHITECTURE.md is the one of tools/rooms.py.
 - Every ADR is listed in docs/ARCHITECTURE.md; every make target that a document names exists.
 """
@@ -186,6 +187,27 @@ def check_manual(program):
     return problems
 
 
+def check_rendering():
+    done = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", "docs/evenkeel.1"], cwd=ROOT, text=True,
+                          env={**os.environ, "LC_ALL": "C.UTF-8", "MANROFFSEQ": "", "MANWIDTH": "80"}, check=False,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return [f"docs/evenkeel.1: {line}" for line in done.stderr.splitlines()]
+
+
+def keys_in_reference(page):
+    """Every section.key of docs/CONFIG.md."""
+    parts = re.split(r"^## (\w+)$", page, flags=re.MULTILINE)
+    return {f"{section}.{key}" for section, body in zip(parts[1::2], parts[2::2])
+            for key in re.findall(r"^\| `(\w+)` \|", body, re.MULTILINE)}
+
+
+def check_keys(program):
+    known = keys_in_reference((ROOT / "docs/CONFIG.md").read_text())
+    named = set(re.findall(r"\[(\w+\.\w+)\]$", help_of(program, "serve", "--help"), re.MULTILINE))
+    return [f"evenkeel serve --help: {key} is no key of docs/CONFIG.md" for key in sorted(named - known)] + (
+        [] if named else ["evenkeel serve --help: names no key"])
+
+
 def check_config(program):
     page = (ROOT / "docs/CONFIG.md").read_text()
     return [] if page == help_of(program, "config", "reference") else [
@@ -243,6 +265,7 @@ def self_test():
         expect(manual_sections(".Ss run\n.It Fl -one Ar x\n.Ss go\n.Sh ENVIRONMENT\n.It Fl -no\n") ==
                {"run": {"one"}, "go": set()}, "manual"),
         expect(rooms_in_table("| `a` | x | b c | y |\n| `b` | x | - | y |\n") == {"a": {"b", "c"}, "b": set()}, "rooms"),
+        expect(keys_in_reference("# x\n## a\n| key | v |\n| `b` | 1 |\n## c\n| `d` | 2 |\n") == {"a.b", "c.d"}, "keys"),
         expect(anchor("What `it` is, and *why*") == "what-it-is-and-why", "anchors"),
     ]
     failed = [what for what in checks if what]
@@ -266,6 +289,8 @@ def main():
     for path in documents():
         problems += link_problems(path, path.read_text())
     problems += check_manual(program)
+    problems += check_rendering()
+    problems += check_keys(program)
     problems += check_config(program)
     problems += check_rooms()
     problems += check_targets()
