@@ -14,32 +14,45 @@ static float sigmoid_logit_bent(float z, float log_p, float p)
     return log_p - logf((1.0f - p) + expf(-z));
 }
 
-static float value_bent(const ek_bend *b, const float *bias, float value, int32_t e)
+static float value_bent(const ek_bend *b, const float *bias, int32_t e)
 {
     const ek_policy_bank *bank = b->bank;
     float z = b->scratch->logit[e];
-    float bent;
-    if (!b->reads_scores)
-        bent = bank->log_p[e] + (float)EK_ROUTE_TIEBREAK * fminf(fmaxf(z, -LOGIT_MAX), LOGIT_MAX);
-    else if (b->gate->score == EK_ROUTE_SOFTMAX_CHOSEN)
-        bent = z + bank->log_p[e] + (bias ? bias[e] : 0); /* this gate's scores live as logits */
-    else if (!ek_route_gate_plain(b->gate, bias))
-        bent = expf(logf(b->scratch->score[e]) + bank->log_p[e]) + (bias ? bias[e] : 0);
-    else if (b->gate->score == EK_ROUTE_SIGMOID)
-        bent = sigmoid_logit_bent(z, bank->log_p[e], bank->p[e]);
-    else
-        bent = z + bank->log_p[e];
-    return value != value ? value : bent + bank->mask[e]; /* NaN stays what it is: last */
+    float added = bias ? bias[e] : 0;
+    if (b->gate->score == EK_ROUTE_SOFTMAX_CHOSEN)
+        return z + bank->log_p[e] + added; /* this gate's scores live as logits */
+    if (!ek_route_gate_plain(b->gate, bias))
+        return expf(logf(b->scratch->score[e]) + bank->log_p[e]) + added;
+    if (b->gate->score == EK_ROUTE_SIGMOID)
+        return sigmoid_logit_bent(z, bank->log_p[e], bank->p[e]);
+    return z + bank->log_p[e];
+}
+
+/** Load first: all experts, whatever their scores, which decide between loads that are alike. */
+static void values_of_loads(const ek_bend *b, const float *value)
+{
+    const ek_policy_bank *bank = b->bank;
+    for (int32_t e = 0; e < b->gate->n_experts; e++) {
+        float z = b->scratch->logit[e];
+        z = z < -LOGIT_MAX ? -LOGIT_MAX : z > LOGIT_MAX ? LOGIT_MAX : z;
+        float bent = bank->log_p[e] + (float)EK_ROUTE_TIEBREAK * z + bank->mask[e];
+        b->value[e] = value[e] != value[e] ? value[e] : bent;
+    }
 }
 
 const float *ek_route_bend_values(const ek_bend *b, const float *bias, const float *value)
 {
     const ek_policy_bank *bank = b->bank;
     if (bank->n_bent == 0) return value;
+    if (!b->reads_scores) {
+        values_of_loads(b, value);
+        return b->value;
+    }
     memcpy(b->value, value, (size_t)b->gate->n_experts * sizeof *value);
     for (int32_t i = 0; i < bank->n_bent; i++) {
         int32_t e = bank->bent[i];
-        b->value[e] = value_bent(b, bias, value[e], e);
+        if (value[e] == value[e]) /* NaN stays what it is: last */
+            b->value[e] = value_bent(b, bias, e) + bank->mask[e];
     }
     return b->value;
 }
@@ -58,6 +71,13 @@ double ek_route_bend_score(const ek_bend *b, float scale, int32_t e)
     if (b->gate->score == EK_ROUTE_SIGMOID) return 1 / (1 + exp(-z));
     /* Where a bias chose experts of low score, others can be far above the scale. */
     return exp(fmin(z - (double)scale, 700));
+}
+
+double ek_route_bend_logit(const ek_bend *b, float scale, double score)
+{
+    if (!(score > 0)) return -INFINITY;
+    if (b->gate->score != EK_ROUTE_SIGMOID) return log(score) + (double)scale;
+    return score < 1 ? log(score / (1 - score)) : INFINITY;
 }
 
 /** Penalties only lower values: where none of the chosen has one, nothing can come before them. */

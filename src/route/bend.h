@@ -47,6 +47,9 @@ float ek_route_bend_scale(const ek_bend *b, const int32_t *static_id);
  */
 double ek_route_bend_score(const ek_bend *b, float scale, int32_t e);
 
+/** The logit at which an expert has this score on that scale: -inf for 0 and less, +inf for what none has. */
+double ek_route_bend_logit(const ek_bend *b, float scale, double score);
+
 /**
  * Choose again under load.
  * @param bound     what the token may lose

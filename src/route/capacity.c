@@ -18,6 +18,8 @@ typedef struct fitter {
     int32_t *beg;     /* (n_experts + 1) in `ranked`, of experts that overflow */
     uint64_t *ranked; /* their token-slots, those to keep first: weight above, ~slot below */
     uint8_t *fate;    /* (n_pairs) */
+    int32_t *open;    /* (n_open) experts that have room and may be chosen, ascending */
+    int32_t n_open;
 } fitter;
 
 int32_t ek_capacity_cap(double factor, int32_t n_tokens, int32_t top_k, int32_t n_experts)
@@ -32,7 +34,7 @@ size_t ek_capacity_scratch_bytes(const ek_route_gate *gate, int32_t n_tokens)
 {
     size_t n_pairs = (size_t)n_tokens * (size_t)gate->top_k;
     return n_pairs * (sizeof(uint64_t) + sizeof(uint8_t)) +
-           (2 * (size_t)gate->n_experts + 1) * sizeof(int32_t) + 3 * sizeof(uint64_t);
+           (3 * (size_t)gate->n_experts + 1) * sizeof(int32_t) + 3 * sizeof(uint64_t);
 }
 
 static int32_t min_i32(int32_t a, int32_t b)
@@ -161,14 +163,35 @@ static int32_t next_best(const fitter *f, const token_state *t, int32_t k, doubl
 {
     const ek_bend *bend = &f->job->bend;
     const ek_route_gate *gate = bend->gate;
+    double least = ek_route_bend_logit(bend, t->scale, needed);
     int32_t best = -1;
-    for (int32_t e = 0; e < gate->n_experts; e++) {
-        if (f->count[e] >= keeps(f->job, e) || bend->bank->mask[e] < 0) continue;
-        if (!(t->value[e] > -INFINITY) || (best >= 0 && t->value[e] <= t->value[best])) continue;
+    float best_value = -INFINITY;
+    for (int32_t i = 0; i < f->n_open; i++) {
+        int32_t e = f->open[i];
+        if (!(t->value[e] > best_value) || (double)bend->scratch->logit[e] < least) continue;
         if (is_chosen(t, gate->top_k, e) || !is_group_open(gate, t, k, e)) continue;
-        if (ek_route_bend_score(bend, t->scale, e) >= needed) best = e;
+        best = e;
+        best_value = t->value[e];
     }
     return best;
+}
+
+static void list_open(fitter *f)
+{
+    for (int32_t e = 0; e < f->plan->n_experts; e++)
+        if (f->count[e] < keeps(f->job, e) && f->job->bend.bank->mask[e] == 0)
+            f->open[f->n_open++] = e;
+}
+
+/** One more token-slot for an expert; when that fills it, it is open no longer. */
+static void move_to(fitter *f, int32_t e)
+{
+    if (++f->count[e] < keeps(f->job, e)) return;
+    int32_t i = 0;
+    while (f->open[i] != e)
+        i++;
+    f->n_open--;
+    memmove(f->open + i, f->open + i + 1, (size_t)(f->n_open - i) * sizeof *f->open);
 }
 
 /** Choose for the token again as it was, and look up what its current choice is worth. */
@@ -208,7 +231,7 @@ static void reroute_token(fitter *f, int32_t t)
         int32_t e = next_best(f, &state, k, (1 - bound) * state.score_static - kept);
         if (e < 0) continue;
         *fate = FATE_REROUTED;
-        f->count[e]++;
+        move_to(f, e);
         state.id[k] = e;
         state.score = kept + ek_route_bend_score(&job->bend, state.scale, e);
         moved = true;
@@ -225,7 +248,8 @@ static void reroute_token(fitter *f, int32_t t)
 static void reroute(fitter *f)
 {
     int32_t top_k = f->plan->top_k;
-    for (int32_t t = 0; t < f->plan->n_tokens; t++)
+    list_open(f);
+    for (int32_t t = 0; t < f->plan->n_tokens && f->n_open > 0; t++)
         if (memchr(f->fate + (ptrdiff_t)t * top_k, FATE_OVER, (size_t)top_k)) reroute_token(f, t);
 }
 
@@ -314,8 +338,9 @@ ek_status ek_capacity_apply(const ek_capacity_job *job, ek_arena scratch, ek_rou
     f.ranked = ek_arena_try_raw(&scratch, n_pairs, sizeof *f.ranked, _Alignof(uint64_t));
     f.count = ek_try_new(&scratch, int32_t, plan->n_experts);
     f.beg = ek_try_new(&scratch, int32_t, plan->n_experts + 1);
+    f.open = ek_try_new(&scratch, int32_t, plan->n_experts);
     f.fate = ek_arena_try_raw(&scratch, n_pairs, 1, 1);
-    if (!f.ranked || !f.count || !f.beg || !f.fate) return EK_ENOMEM;
+    if (!f.ranked || !f.count || !f.beg || !f.open || !f.fate) return EK_ENOMEM;
     if (!count_pairs(&f)) {
         *out_counts = (ek_capacity_counts){.n_executed = f.n_pairs};
         return EK_OK;

@@ -101,17 +101,78 @@ void ek_route_gate_pick_groups(const ek_route_gate *gate, const float *value,
         scratch->group_used[id_of(scratch->top[i])] = 1;
 }
 
+/** Spans of experts that may be chosen from. */
+typedef struct eligible {
+    const ek_route_gate *gate;
+    const uint8_t *group_used; /* NULL: all */
+    int32_t group_size;
+} eligible;
+
+static bool is_eligible(const eligible *from, int32_t group)
+{
+    return !from->group_used || from->group_used[group];
+}
+
+/*
+ * Maxima are kept in LANES side by side, which compilers turn into vector instructions; they do not
+ * depend on the order in which they are taken.
+ */
+#define LANES 8
+
+/**
+ * A value that at least LANES of the eligible experts reach, or -inf: the lowest of LANES maxima
+ * over disjoint sets. NaN is below everything, because no comparison with it is true.
+ */
+static float reached_by_lanes(const eligible *from, const float *value)
+{
+    float max[LANES];
+    for (int32_t j = 0; j < LANES; j++)
+        max[j] = -INFINITY;
+    for (int32_t g = 0; g < from->gate->n_groups; g++) {
+        if (!is_eligible(from, g)) continue;
+        const float *v = value + (ptrdiff_t)g * from->group_size;
+        for (int32_t i = 0; i + LANES <= from->group_size; i += LANES)
+            for (int32_t j = 0; j < LANES; j++)
+                max[j] = v[i + j] > max[j] ? v[i + j] : max[j];
+    }
+    float least = max[0];
+    for (int32_t j = 1; j < LANES; j++)
+        least = max[j] < least ? max[j] : least;
+    return least;
+}
+
 void ek_route_gate_pick(const ek_route_gate *gate, const float *value, ek_gate_scratch *scratch,
                         int32_t *out_id)
 {
     bool grouped = gate->n_groups_used < gate->n_groups;
-    int32_t group_size = gate->n_experts / gate->n_groups;
-    top_clear(scratch->top, gate->top_k);
-    for (int32_t g = 0; g < gate->n_groups; g++) {
-        if (grouped && !scratch->group_used[g]) continue;
-        for (int32_t e = g * group_size; e < (g + 1) * group_size; e++)
-            top_offer(scratch->top, gate->top_k, key_of(value[e], e));
+    const eligible from = {
+        .gate = gate,
+        .group_used = grouped ? scratch->group_used : NULL,
+        .group_size = gate->n_experts / gate->n_groups,
+    };
+    /*
+     * Only what reaches `least` can be among the best; its ids are noted without a branch, because
+     * which ones they are cannot be predicted.
+     */
+    float least = gate->top_k <= LANES ? reached_by_lanes(&from, value) : -INFINITY;
+    int32_t n = 0;
+    if (least > -INFINITY) {
+        for (int32_t g = 0; g < gate->n_groups; g++) {
+            if (!is_eligible(&from, g)) continue;
+            for (int32_t e = g * from.group_size; e < (g + 1) * from.group_size; e++) {
+                scratch->candidate[n] = e;
+                n += value[e] >= least;
+            }
+        }
+    } else {
+        for (int32_t g = 0; g < gate->n_groups; g++)
+            for (int32_t e = g * from.group_size; e < (g + 1) * from.group_size; e++)
+                if (is_eligible(&from, g)) scratch->candidate[n++] = e;
     }
+    top_clear(scratch->top, gate->top_k);
+    for (int32_t i = 0; i < n; i++)
+        top_offer(scratch->top, gate->top_k,
+                  key_of(value[scratch->candidate[i]], scratch->candidate[i]));
     for (int32_t k = 0; k < gate->top_k; k++)
         out_id[k] = id_of(scratch->top[k]);
 }

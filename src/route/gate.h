@@ -21,6 +21,7 @@ typedef struct ek_gate_scratch {
     float *score;        /* (n_experts) softmax or sigmoid of the logits, where it is needed */
     float *value;        /* (n_experts) what the choice is made on, where it is not the logits */
     uint8_t *group_used; /* (n_groups) 1: its experts may be chosen */
+    int32_t *candidate;  /* (n_experts + 1) experts that may be among the best */
     uint64_t *top;       /* (max(top_k, n_groups_used)) best keys so far, descending */
 } ek_gate_scratch;
 

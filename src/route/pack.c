@@ -4,35 +4,47 @@
 
 #include "base/assert.h"
 
-/** Turns the counts in expert_beg[e + 1] into first rows. */
+/** Turns the counts in expert_beg[e + 1] into first rows, which `next` gets, too. */
 static void sum_up(ek_route_plan *plan, int32_t *next)
 {
     int32_t *beg = plan->expert_beg;
-    plan->n_active = 0;
-    for (int32_t e = 0; e < plan->n_experts; e++) {
-        plan->n_active += beg[e + 1] > 0;
-        next[e] = beg[e];
-        beg[e + 1] += beg[e];
+    int32_t n_experts = plan->n_experts, n_rows = 0;
+    for (int32_t e = 0; e < n_experts; e++) {
+        int32_t n = beg[e + 1];
+        next[e] = n_rows;
+        n_rows += n;
+        beg[e + 1] = n_rows;
     }
-    plan->n_rows = beg[plan->n_experts];
+    plan->n_rows = n_rows;
 }
 
+/*
+ * The loops work on copies of the plan's fields: what they store could be one of those, for all that
+ * the compiler knows, and they would be read again each time.
+ */
+
+/** Counts rows in expert_beg[e + 1], and experts that have any. */
 static void count(ek_route_plan *plan)
 {
-    int32_t n_pairs = plan->n_tokens * plan->top_k;
+    int32_t n_pairs = plan->n_tokens * plan->top_k, n_active = 0;
+    const int32_t *expert_id = plan->expert_id;
+    int32_t *n_of = plan->expert_beg + 1;
     memset(plan->expert_beg, 0, ((size_t)plan->n_experts + 1) * sizeof *plan->expert_beg);
     for (int32_t i = 0; i < n_pairs; i++)
-        if (plan->expert_id[i] >= 0) plan->expert_beg[plan->expert_id[i] + 1]++;
+        if (expert_id[i] >= 0) n_active += n_of[expert_id[i]]++ == 0;
+    plan->n_active = n_active;
 }
 
 static void place(ek_route_plan *plan, int32_t *next)
 {
-    for (int32_t t = 0, i = 0; t < plan->n_tokens; t++) {
-        for (int32_t k = 0; k < plan->top_k; k++, i++) {
-            int32_t expert = plan->expert_id[i];
-            int32_t row = expert >= 0 ? next[expert]++ : -1;
-            plan->row_of[i] = row;
-            if (row >= 0) plan->row_token[row] = t;
+    int32_t n_tokens = plan->n_tokens, top_k = plan->top_k;
+    const int32_t *expert_id = plan->expert_id;
+    int32_t *row_of = plan->row_of, *row_token = plan->row_token;
+    for (int32_t t = 0, i = 0; t < n_tokens; t++) {
+        for (int32_t k = 0; k < top_k; k++, i++) {
+            int32_t row = expert_id[i] >= 0 ? next[expert_id[i]]++ : -1;
+            row_of[i] = row;
+            if (row >= 0) row_token[row] = t;
         }
     }
 }
@@ -52,7 +64,7 @@ void ek_route_pack_undeferred(ek_route_plan *plan, int32_t *next)
         plan->row_of[i] = plan->expert_id[i] >= 0 ? 0 : -1;
     for (int32_t i = 0; i < plan->n_deferred; i++) {
         plan->row_of[plan->deferred[i]] = -1;
-        plan->expert_beg[plan->expert_id[plan->deferred[i]] + 1]--;
+        plan->n_active -= --plan->expert_beg[plan->expert_id[plan->deferred[i]] + 1] == 0;
     }
     sum_up(plan, next);
     for (int32_t i = 0; i < n_pairs; i++) {
@@ -79,8 +91,9 @@ ek_status ek_route_plan_deferred(const ek_route_plan *plan, int32_t round, ek_ar
     int32_t *next = ek_try_new(&scratch, int32_t, plan->n_experts);
     if (!later.expert_beg || !later.row_token || !later.row_of || !next) return EK_ENOMEM;
 
+    later.n_active = 0;
     for (int32_t i = 0; i < n; i++)
-        later.expert_beg[plan->expert_id[pairs[i]] + 1]++;
+        later.n_active += later.expert_beg[plan->expert_id[pairs[i]] + 1]++ == 0;
     sum_up(&later, next);
     memset(later.row_of, 0xff, n_pairs * sizeof *later.row_of); /* -1 */
     for (int32_t i = 0; i < n; i++) {

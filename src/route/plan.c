@@ -277,22 +277,22 @@ ek_status ek_route_plan_layer(ek_router *router, int32_t layer, const float *log
     size_t n_pairs;
     if (!ek_size_mul((size_t)n_tokens, (size_t)gate->top_k, &n_pairs) || n_pairs > INT32_MAX)
         return EK_ENOMEM;
-    /* All of these are written before anybody reads them. */
+    /* One piece for all that every plan has; written before anybody reads it. */
+    size_t n_beg = (size_t)gate->n_experts + 1;
+    int32_t *ints = take(&arena, 4 * n_pairs + 2 * n_beg, sizeof(int32_t));
+    if (!ints) return EK_ENOMEM;
     ek_route_plan plan = {
         .n_tokens = n_tokens,
         .n_experts = gate->n_experts,
         .top_k = gate->top_k,
         .params_version = router->params_version,
-        .expert_id = take(&arena, n_pairs, sizeof(int32_t)),
-        .weight = take(&arena, n_pairs, sizeof(float)),
-        .expert_beg = take(&arena, (size_t)gate->n_experts + 1, sizeof(int32_t)),
-        .row_token = take(&arena, n_pairs, sizeof(int32_t)),
-        .row_of = take(&arena, n_pairs, sizeof(int32_t)),
+        .expert_id = ints,
+        .weight = (float *)(void *)(ints + n_pairs),
+        .row_token = ints + 2 * n_pairs,
+        .row_of = ints + 3 * n_pairs,
+        .expert_beg = ints + 4 * n_pairs,
     };
-    int32_t *next = take(&arena, (size_t)gate->n_experts, sizeof(int32_t));
-    if (!plan.expert_id || !plan.weight || !plan.expert_beg || !plan.row_token || !plan.row_of ||
-        !next)
-        return EK_ENOMEM;
+    int32_t *next = plan.expert_beg + n_beg;
 
     planner p = {
         .router = router,
@@ -330,7 +330,7 @@ size_t ek_route_plan_bytes(const ek_route_gate *gate, int32_t n_tokens)
     size_t n_pairs = (size_t)n_tokens * (size_t)gate->top_k;
     size_t n_experts = (size_t)gate->n_experts;
     /* Four arrays of pairs, first rows and counters; flags; what waits; losses and the fitting's scratch. */
-    size_t lasting = (4 * n_pairs + 2 * n_experts + 1) * sizeof(int32_t);
+    size_t lasting = (4 * n_pairs + 2 * n_experts + 2) * sizeof(int32_t);
     size_t fitted = (size_t)n_tokens * (sizeof(uint8_t) + sizeof(float)) +
                     (n_pairs + EK_ROUTE_DEFERRALS_MAX + 1) * sizeof(int32_t);
     return lasting + fitted + ek_capacity_scratch_bytes(gate, n_tokens) + 4 * sizeof(int32_t);

@@ -11,7 +11,7 @@ size_t ek_route_bytes(const ek_route_gate *gate, int32_t n_layers)
     size_t n_experts = (size_t)gate->n_experts;
     size_t layers =
         (size_t)n_layers * (sizeof(ek_router_layer) + ek_policy_bank_bytes(gate->n_experts));
-    size_t scratch = n_experts * (4 * sizeof(float) + 2 * sizeof(int32_t)) +
+    size_t scratch = n_experts * (4 * sizeof(float) + 3 * sizeof(int32_t)) + sizeof(int32_t) +
                      2 * (size_t)gate->n_groups +
                      (size_t)(gate->top_k + gate->n_groups_used) * sizeof(uint64_t);
     return sizeof(ek_router) + layers + scratch + 8 * sizeof(uint64_t);
@@ -22,7 +22,7 @@ static bool take_scratch(ek_router *router, ek_arena *arena)
     const ek_route_gate *gate = &router->gate;
     int32_t n_top = gate->top_k > gate->n_groups_used ? gate->top_k : gate->n_groups_used;
     float *floats = ek_try_new(arena, float, (size_t)gate->n_experts * 4);
-    int32_t *ints = ek_try_new(arena, int32_t, (size_t)gate->n_experts * 2);
+    int32_t *ints = ek_try_new(arena, int32_t, (size_t)gate->n_experts * 3 + 1);
     uint8_t *groups = ek_try_new(arena, uint8_t, (size_t)gate->n_groups * 2);
     uint64_t *top = ek_try_new(arena, uint64_t, n_top);
     if (!floats || !ints || !groups || !top) return false;
@@ -31,6 +31,7 @@ static bool take_scratch(ek_router *router, ek_arena *arena)
         .score = floats + gate->n_experts,
         .value = floats + (ptrdiff_t)gate->n_experts * 2,
         .group_used = groups,
+        .candidate = ints + (ptrdiff_t)gate->n_experts * 2,
         .top = top,
     };
     router->bent_value = floats + (ptrdiff_t)gate->n_experts * 3;

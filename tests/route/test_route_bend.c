@@ -27,6 +27,7 @@ typedef struct rig {
     ek_policy_bank bank;
     float logit[N_MAX], score[N_MAX], value[N_MAX], bent_value[N_MAX];
     uint8_t group_used[N_MAX], groups[N_MAX];
+    int32_t candidate[N_MAX + 1];
     uint64_t top[N_MAX];
     ek_gate_scratch scratch;
     ek_bend bend;
@@ -34,7 +35,8 @@ typedef struct rig {
 
 static void wire(rig *r, const ek_route_gate *gate, bool reads_scores)
 {
-    r->scratch = (ek_gate_scratch){r->logit, r->score, r->value, r->group_used, r->top};
+    r->scratch =
+        (ek_gate_scratch){r->logit, r->score, r->value, r->group_used, r->candidate, r->top};
     r->bank = (ek_policy_bank){.n = gate->n_experts,
                                .log_p = r->log_p,
                                .p = r->p,

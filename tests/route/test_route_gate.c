@@ -32,8 +32,9 @@ static void choose(const ek_route_gate *gate, const float *logits, const float *
 {
     static float logit[N_MAX], score[N_MAX], value[N_MAX];
     static uint8_t group_used[N_MAX];
+    static int32_t candidate[N_MAX + 1];
     static uint64_t top[N_MAX];
-    ek_gate_scratch scratch = {logit, score, value, group_used, top};
+    ek_gate_scratch scratch = {logit, score, value, group_used, candidate, top};
     ek_route_gate_choose(gate, logits, bias, &scratch, out_id, out_weight);
 }
 

@@ -95,8 +95,9 @@ static bool is_static(const rig *r, const ek_route_plan *p)
 {
     static float logit[N_MAX], score[N_MAX], value[N_MAX];
     static uint8_t group_used[N_MAX];
+    static int32_t candidate[N_MAX + 1];
     static uint64_t top[N_MAX];
-    ek_gate_scratch scratch = {logit, score, value, group_used, top};
+    ek_gate_scratch scratch = {logit, score, value, group_used, candidate, top};
     const float *bias_or_null = r->gate->score == EK_ROUTE_SIGMOID ? bias : NULL;
     size_t k = (size_t)r->gate->top_k;
     for (int32_t t = 0; t < T; t++) {
