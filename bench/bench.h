@@ -20,7 +20,10 @@ void ek_bench_add(ek_bench_samples *samples, double value);
 /** q = 0 lowest, 0.5 median, 1 highest; 0 when there are none. Sorts the samples. */
 double ek_bench_quantile(ek_bench_samples *samples, double q);
 
-/** "machine: AMD EPYC ..., 2 CPUs, build gcc 12.2.0" on standard output, or as JSON members without braces. */
+/**
+ * "machine: AMD EPYC ..., 2 CPUs, build gcc 12.2.0" on standard output, or as JSON members without
+ * braces.
+ */
 void ek_bench_print_machine(void);
 void ek_bench_print_machine_json(void);
 

@@ -1,9 +1,11 @@
 /*
- * build/bench/dispatch --data DIR [--json]: how evenly, and how fast, batches are split over replicas.
+ * build/bench/dispatch --data DIR [--json]: how evenly, and how fast, batches are split over
+ * replicas.
  *
- * DIR holds NAME.p2l.csv (placement) and NAME.T<T>.ids.u16 (20 batches of T tokens x 8 expert ids) for the eight
- * sets below. Balance is the busiest device's tokens over the mean, averaged over the batches; times are
- * medians of N_RUNS per batch, and of those the median and the worst over the batches.
+ * DIR holds NAME.p2l.csv (placement) and NAME.T<T>.ids.u16 (20 batches of T tokens x 8 expert ids)
+ * for the eight sets below. Balance is the busiest device's tokens over the mean, averaged over the
+ * batches; times are medians of N_RUNS per batch, and of those the median and the worst over the
+ * batches.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,10 @@
 /*
  * build/bench/place --data DIR [--json]: balance and time of placements, fresh and incremental.
  *
- * DIR holds NAME.csv (loads), NAME.{global,hierarchical}.deepseek_phy2log.csv (EPLB's placements of them) and
- * NAME.stale<S>.phy2log.csv (placements that went stale). One time is the processor time of all layers of an input on one core; medians of
- * N_RUNS with the fastest and slowest. Balance is busiest device over mean device, with equal split over replicas.
+ * DIR holds NAME.csv (loads), NAME.{global,hierarchical}.deepseek_phy2log.csv (EPLB's placements of
+ * them) and NAME.stale<S>.phy2log.csv (placements that went stale). One time is the processor time
+ * of all layers of an input on one core; medians of N_RUNS with the fastest and slowest. Balance is
+ * busiest device over mean device, with equal split over replicas.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,13 +1,14 @@
 /*
  * build/bench/rebalance --data DIR [--json]: how even devices are while traffic changes its kind.
  *
- * DIR is the folder of recorded routing (docs/formats/mrt.md) with dsv2lite-esft/, gptoss20b-fingerprint/ and
- * dsv4flash-reaploop/. Their texts fall into domains (tasks, question sets, languages). Batches of one domain
- * follow each other for a while, then those of the next, round and round; sequences are drawn at random, seeded.
- * Each arm places experts in its own way in E + 12.5 % slots and meets the same batches. A batch's figure is
- * busiest device over mean device, averaged over layers; shown are its mean and its 99th percentile over
- * the batches, its mean in the first EARLY batches after a change and in the second half before the next one,
- * and how much was moved per change, as a share of all slots. The first stretch only warms up.
+ * DIR is the folder of recorded routing (docs/formats/mrt.md) with dsv2lite-esft/,
+ * gptoss20b-fingerprint/ and dsv4flash-reaploop/. Their texts fall into domains (tasks, question
+ * sets, languages). Batches of one domain follow each other for a while, then those of the next,
+ * round and round; sequences are drawn at random, seeded. Each arm places experts in its own way in
+ * E + 12.5 % slots and meets the same batches. A batch's figure is busiest device over mean device,
+ * averaged over layers; shown are its mean and its 99th percentile over the batches, its mean in
+ * the first EARLY batches after a change and in the second half before the next one, and how much
+ * was moved per change, as a share of all slots. The first stretch only warms up.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +23,9 @@
 #include "sys/mem.h"
 
 /*
- * The replay's clock and the controller's economy, printed with the result: workers with the arithmetic of
- * a CPU socket and 10 Gbit/s, which spend half of their time on experts when all are equally busy.
+ * The replay's clock and the controller's economy, printed with the result: workers with the
+ * arithmetic of a CPU socket and 10 Gbit/s, which spend half of their time on experts when all are
+ * equally busy.
  */
 enum { BATCHES = 100, ROUNDS = 2, EARLY = 8, TOP_DEVICES = 32 };
 #define FLOPS_PER_S      0.5e12
@@ -78,7 +80,10 @@ static void must(ek_status status, const char *what)
 
 /* ---- placements ---- */
 
-/* Experts in order; a device's slots beyond its share are empty, or hold replicas spread load-blind. */
+/*
+ * Experts in order; a device's slots beyond its share are empty, or hold replicas spread
+ * load-blind.
+ */
 static void place_in_order(const plant *p, bool replicate, int32_t *slots)
 {
     const ek_place_topology *t = &p->topology;

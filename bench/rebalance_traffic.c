@@ -6,7 +6,10 @@
 #include "base/attr.h"
 #include "sys/mem.h"
 
-/* A domain: whole files, or those sequences of the set's one file that `index` or `sequences` names. */
+/*
+ * A domain: whole files, or those sequences of the set's one file that `index` or `sequences`
+ * names.
+ */
 typedef struct domain_row {
     const char *name;
     const char *file;     /* "law.mrt" */

@@ -11,8 +11,8 @@
  *     gain x rows/s / devices x seconds_per_row x horizon  >  bytes / link_bytes_per_s
  *
  * both sides being seconds that the busiest device works. When traffic changes its kind (drift from
- * the last windows beyond chance, base/drift.h), what was before is forgotten, so that the new
- * kind is judged by its own windows, at least n_windows_min of them.
+ * the last windows beyond chance, base/drift.h), what was before is forgotten, so that the new kind
+ * is judged by its own windows, at least n_windows_min of them.
  *
  * One layer is rebalanced at a time, in steps that an executor asks for, carries out and confirms:
  *
@@ -20,9 +20,9 @@
  *                        |                |
  *                        +---- fail, timeout, change of devices: IDLE, steps so far stay --+
  *
- * After every step the placement is valid: each expert has a live replica, no device holds an expert
- * twice that did not before. What is not a matter of gain comes first: experts that lost all of their
- * replicas with a device, and shared experts that a returned device lacks.
+ * After every step the placement is valid: each expert has a live replica, no device holds an
+ * expert twice that did not before. What is not a matter of gain comes first: experts that lost all
+ * of their replicas with a device, and shared experts that a returned device lacks.
  *
  * Under traffic that stays the same it converges and lies still: what windows of a few hundred
  * token-slots differ by is mostly chance, and a gain has to stand out from it.

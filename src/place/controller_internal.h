@@ -86,7 +86,11 @@ static inline int64_t ek_place_controller_cell(const ek_place_controller *c, int
     return window % c->params.n_windows * c->n_layers + layer;
 }
 
-/** A placement that the topology allows. layer is for the error's text. */
+/**
+ * Is this a placement that the topology allows?
+ * @param layer for the error's text
+ * @return EK_OK; EK_EINVAL
+ */
 EK_MUST ek_status ek_place_controller_slots_check(const ek_place_topology *t, int32_t n_pinned,
                                                   int32_t layer, const int32_t *slots, ek_err *err);
 

@@ -29,10 +29,11 @@ static uint32_t float_bits(float f)
 }
 
 /*
- * Experts by load, heaviest first, equal loads by id: a radix sort, because it is the one step of a quick
- * solve that would otherwise depend on branches nobody can predict. The bits of non-negative floats sort as
- * integers do; inverted, ascending order is what we want. The lowest 7 of the 31 bits are left to an insertion
- * sort, which then finds next to nothing to do. Both are stable, so equal loads stay in id order.
+ * Experts by load, heaviest first, equal loads by id: a radix sort, because it is the one step of a
+ * quick solve that would otherwise depend on branches nobody can predict. The bits of non-negative
+ * floats sort as integers do; inverted, ascending order is what we want. The lowest 7 of the 31
+ * bits are left to an insertion sort, which then finds next to nothing to do. Both are stable, so
+ * equal loads stay in id order.
  */
 static void sort_by_load(ek_place_core *core, ek_arena scratch)
 {

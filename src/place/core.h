@@ -1,9 +1,10 @@
 /*
- * The working state of one packing problem: some experts onto some devices. place.c makes one of it for a
- * global solve and one per node for a hierarchical solve; counts.c, pack.c and refine.c work on it in turn.
+ * The working state of one packing problem: some experts onto some devices. place.c makes one of it
+ * for a global solve and one per node for a hierarchical solve; counts.c, pack.c and refine.c work
+ * on it in turn.
  *
- * Local numbering throughout: experts 0..n_experts-1 and devices 0..n_devices-1 of this problem only.
- * All arrays live in the solve's scratch arena.
+ * Local numbering throughout: experts 0..n_experts-1 and devices 0..n_devices-1 of this problem
+ * only. All arrays live in the solve's scratch arena.
  */
 #ifndef EK_PLACE_CORE_H
 #define EK_PLACE_CORE_H
@@ -30,8 +31,8 @@ typedef struct ek_place_core {
     int32_t *slot_expert; /* (n_slots) or -1 */
     int32_t *slot_device; /* (n_slots) */
     float *slot_load;     /* (n_slots) load of the slot's replica */
-    float
-        *slot_rest; /* (n_slots) device load without this slot; infinity: not to be swapped with */
+    /* (n_slots) device load without this slot; infinity: not to be swapped with */
+    float *slot_rest;
     float *slot_promise; /* (n_slots) working space of the swap search */
     double *device_load; /* (n_devices) */
 } ek_place_core;
@@ -39,36 +40,45 @@ typedef struct ek_place_core {
 /** Arena bytes that a problem of this size takes, working space of every step included. */
 size_t ek_place_core_bytes(int32_t n_experts, int32_t n_slots, int32_t n_devices);
 
-/** Allocate the arrays; inputs are set by the caller, `order` is filled here. Asserts that the arena has ek_place_core_bytes. */
+/**
+ * Allocate the arrays; inputs are set by the caller, `order` is filled here. Asserts that the arena
+ * has ek_place_core_bytes.
+ */
 void ek_place_core_init(ek_place_core *core, ek_arena *perm);
 
 /**
- * Give every expert a replica and the spare slots to whoever has the highest load / (count + shift).
- * Source: divisor methods of apportionment; shift 0 (Adams) is EPLB's rule, a larger shift favours hot experts.
+ * Give every expert a replica and the spare slots to whoever has the highest load / (count + shift)
+ * in turn.
+ * Source: divisor methods of apportionment; shift 0 (Adams) is EPLB's rule, a larger shift favours
+ * hot experts.
  * @param shift > -1
  */
 void ek_place_counts(ek_place_core *core, float shift, ek_arena scratch);
 
 /**
- * Just enough replicas that none carries more than `cap`, and the spare slots to experts below half of it: what
- * packs well where a few hot experts have to fit beside each other on few devices.
+ * Just enough replicas that none carries more than `cap`, and the spare slots to experts below half
+ * of it: what packs well where a few hot experts have to fit beside each other on few devices.
  * @return false when the slots do not suffice; counts are then not to be used
  */
 bool ek_place_counts_capped(ek_place_core *core, double cap, ek_arena scratch);
 
 /**
- * Longest replica first onto the least loaded device with room; replicas of an expert on distinct devices.
- * @return false when room ran out in a way that put two replicas of one expert on a device (see ek_place_repair)
+ * Longest replica first onto the least loaded device with room; replicas of an expert on distinct
+ * devices.
+ * @return false when room ran out in a way that put two replicas of one expert on a device (see
+ *         ek_place_repair)
  */
 bool ek_place_pack(ek_place_core *core, ek_arena scratch);
 
 /**
- * Swap replicas between the busiest device and another one while that lowers the higher of the two, until
- * the busiest has at most `limit` load. @return number of swaps made
+ * Swap replicas between the busiest device and another one while that lowers the higher of the two,
+ * until the busiest has at most `limit` load. @return number of swaps made
  */
 int32_t ek_place_refine(ek_place_core *core, double limit, int32_t max_swaps);
 
-/** Move duplicates apart and spread the hottest experts over nodes, at the least cost in balance. */
+/**
+ * Move duplicates apart and spread the hottest experts over nodes, at the least cost in balance.
+ */
 void ek_place_repair(ek_place_core *core);
 
 /** Load of the busiest device. */

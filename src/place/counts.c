@@ -2,7 +2,10 @@
 
 #include "place/core.h"
 
-/* Sift the root of a max-heap of (priority, expert) down. Equal priorities: the lower rank wins, by order of building. */
+/*
+ * Sift the root of a max-heap of (priority, expert) down. Equal priorities: the lower rank wins, by
+ * order of building.
+ */
 static void sift_down(float *priority, int32_t *expert, int32_t n)
 {
     float moving = priority[0];

@@ -33,7 +33,10 @@ static void skip_blanks(reader *r)
         r->at++;
 }
 
-/* Digits into a double, counting them; more than 2^53 loses exactness and is caught by the range check. */
+/*
+ * Digits into a double, counting them; more than 2^53 loses exactness and is caught by the range
+ * check.
+ */
 static double digits(reader *r, int32_t *out_n)
 {
     double value = 0.0;
@@ -78,7 +81,10 @@ static ek_status read_number(reader *r, double *out_value)
     return EK_OK;
 }
 
-/* Columns of the first line and lines of the text: commas and line ends, counted before memory is taken. */
+/*
+ * Columns of the first line and lines of the text: commas and line ends, counted before memory is
+ * taken.
+ */
 static void measure(ek_str text, int64_t *out_rows, int64_t *out_columns)
 {
     int64_t n_rows = 0, n_columns = 1;

@@ -19,7 +19,10 @@ double ek_place_lower_bound(const ek_place_topology *t, const double *loads)
         total += loads[e];
     if (total <= 0.0) return 1.0;
     double mean = total / n_live;
-    /* One replica of the hottest expert cannot carry less than its share over all slots that could be its own. */
+    /*
+     * One replica of the hottest expert cannot carry less than its share over all slots that could
+     * be its own.
+     */
     double hottest = 0.0;
     for (int32_t e = 0; e < t->n_experts; e++)
         hottest = loads[e] > hottest ? loads[e] : hottest;
@@ -27,7 +30,10 @@ double ek_place_lower_bound(const ek_place_topology *t, const double *loads)
     most = most < n_live ? most : n_live;
     double lowest = fmax(1.0, hottest / most / mean);
     if (t->n_groups == t->n_nodes && t->n_nodes > 1) {
-        /* Groups stay on their nodes, one each: the heaviest group's node cannot get rid of its load. */
+        /*
+         * Groups stay on their nodes, one each: the heaviest group's node cannot get rid of its
+         * load.
+         */
         int32_t per_group = t->n_experts / t->n_groups, per_node = t->n_devices / t->n_nodes;
         for (int32_t g = 0; g < t->n_groups; g++) {
             double load = 0.0;

@@ -9,7 +9,10 @@
 #define N_ESCAPES     6 /* copies tried when no step helps */
 #define DETOUR_FACTOR 0.25 /* what a swap is worth that makes its partner the next problem */
 
-/* A step that could be taken next, and what it is worth: the fall of the sum of squared device loads. */
+/*
+ * A step that could be taken next, and what it is worth: the fall of the sum of squared device
+ * loads.
+ */
 typedef struct step {
     double gain; /* per replica moved; 0: no step */
     int32_t slot;
@@ -42,8 +45,8 @@ void ek_place_mover_refresh(ek_place_core *core)
 /* ---- swaps ---- */
 
 /*
- * Exchanging replicas of load w and v between devices that carry r and q besides them lowers the sum of squares by
- * 2 (w - v)(r - q). Largest over all partners of one slot, legal or not.
+ * Exchanging replicas of load w and v between devices that carry r and q besides them lowers the
+ * sum of squares by 2 (w - v)(r - q). Largest over all partners of one slot, legal or not.
  */
 static float best_swap_gain(const ek_place_core *core, float load, float rest)
 {
@@ -124,7 +127,10 @@ static void touch(ek_place_mover *m, int32_t device, double by)
     m->delta[device] += by != 0.0 ? by : 1e-300; /* touched stays visible */
 }
 
-/* What a copy of `expert` into `slot` would do: fall of the sum of squares, and the highest load it touches. */
+/*
+ * What a copy of `expert` into `slot` would do: fall of the sum of squares, and the highest load it
+ * touches.
+ */
 static double copy_gain(ek_place_mover *m, int32_t slot, int32_t expert, double *out_highest)
 {
     ek_place_core *core = &m->core;

@@ -1,6 +1,7 @@
 /*
- * The search for steps of a rebalance: a core with a placement in it, the steps taken so far, and the functions
- * that look for the next one. rebalance.c makes one mover for each part of the topology.
+ * The search for steps of a rebalance: a core with a placement in it, the steps taken so far, and
+ * the functions that look for the next one. rebalance.c makes one mover for each part of the
+ * topology.
  */
 #ifndef EK_PLACE_MOVER_H
 #define EK_PLACE_MOVER_H
@@ -22,10 +23,10 @@ typedef struct ek_place_mover {
     int32_t max_moves; /* replicas */
     int32_t n_replicas;
     int32_t n_moves;
-    ek_place_move *
-        moves; /* (2 * max_moves + 2): the steps so far, then a copy of the best ones; local numbers */
-    int32_t
-        *head; /* (n_experts) first slot of an expert's list; built whenever copies are weighed */
+    /* (2 * max_moves + 2): the steps so far, then a copy of the best ones; local numbers */
+    ek_place_move *moves;
+    /* (n_experts) first slot of an expert's list; built whenever copies are weighed */
+    int32_t *head;
     int32_t *next;    /* (n_slots) */
     double *delta;    /* (n_devices) all zero between uses */
     int32_t *touched; /* (n_slots * 2 + 1) */
@@ -46,8 +47,8 @@ void ek_place_mover_copy(ek_place_mover *m, int32_t slot, int32_t expert);
 bool ek_place_mover_descend(ek_place_mover *m);
 
 /**
- * No step lowers the busiest device: try copies that make things worse for a moment and descend again from
- * there; keep the one that ends lowest. @return whether it is lower than before
+ * No step lowers the busiest device: try copies that make things worse for a moment and descend
+ * again from there; keep the one that ends lowest. @return whether it is lower than before
  */
 bool ek_place_mover_escape(ek_place_mover *m);
 

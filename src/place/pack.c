@@ -4,8 +4,9 @@
 #include <string.h>
 
 /*
- * A min-heap of the devices that still have room. A key is the load in fixed point above the device's number, so
- * that one integer compare decides and equal loads fall to the lower device, on every machine alike.
+ * A min-heap of the devices that still have room. A key is the load in fixed point above the
+ * device's number, so that one integer compare decides and equal loads fall to the lower device, on
+ * every machine alike.
  */
 #define DEVICE_BITS 11 /* EK_PLACE_DEVICES_MAX is 1,024 */
 #define DEVICE_MASK (((uint64_t)1 << DEVICE_BITS) - 1)
@@ -26,9 +27,9 @@ static void sift_up(room_heap *heap, int32_t hole, uint64_t moving)
 }
 
 /*
- * Replace the root: the hole goes down to a leaf, then the key comes up from there. A device that just
- * got a replica is among the fuller ones, so it hardly ever has to come up, and the way down has no branch
- * that depends on loads.
+ * Replace the root: the hole goes down to a leaf, then the key comes up from there. A device that
+ * just got a replica is among the fuller ones, so it hardly ever has to come up, and the way down
+ * has no branch that depends on loads.
  */
 static void replace_top(room_heap *heap, uint64_t moving)
 {
@@ -57,8 +58,8 @@ static void pop(room_heap *heap)
 }
 
 /*
- * Experts by the load of one replica, heaviest first: those with one replica are in order already, the few
- * with more are sorted by insertion and merged in.
+ * Experts by the load of one replica, heaviest first: those with one replica are in order already,
+ * the few with more are sorted by insertion and merged in.
  */
 static void order_by_replica(const ek_place_core *core, int32_t *out_order, ek_arena scratch)
 {
@@ -125,7 +126,10 @@ bool ek_place_pack(ek_place_core *core, ek_arena scratch)
                 pop(&heap);
             continue;
         }
-        /* All replicas leave the heap before any comes back: distinct devices, as long as enough have room. */
+        /*
+         * All replicas leave the heap before any comes back: distinct devices, as long as enough
+         * have room.
+         */
         int32_t n_taken = 0;
         for (int32_t r = 0; r < core->count[e]; r++) {
             if (heap.n == 0) {

@@ -1,6 +1,6 @@
 /*
- * A part of a topology that is solved by itself: all live devices for a global solve, one node's for a
- * hierarchical one. Translates between the caller's numbering and a core's local one.
+ * A part of a topology that is solved by itself: all live devices for a global solve, one node's
+ * for a hierarchical one. Translates between the caller's numbering and a core's local one.
  */
 #ifndef EK_PLACE_PART_H
 #define EK_PLACE_PART_H
@@ -21,7 +21,9 @@ typedef struct ek_place_part {
 /** Arena bytes of one part of a topology. */
 size_t ek_place_part_bytes(const ek_place_topology *topology);
 
-/** An empty part with the live devices of `node` (-1: all nodes). Asserts that the arena has room. */
+/**
+ * An empty part with the live devices of `node` (-1: all nodes). Asserts that the arena has room.
+ */
 void ek_place_part_init(ek_place_part *part, const ek_place_topology *topology, int32_t node,
                         ek_arena *perm);
 void ek_place_part_add_expert(ek_place_part *part, int32_t expert, double load);

@@ -11,7 +11,10 @@
 /* Shifts of the divisor that are tried in turn; 0 is EPLB's rule and nearly always enough. */
 static const float shifts[] = {0.0f, -0.25f, 0.25f, 0.5f, -0.5f, 1.0f};
 
-/* Caps on a replica's load, as shares of a device's mean, that are tried when no shift was good enough. */
+/*
+ * Caps on a replica's load, as shares of a device's mean, that are tried when no shift was good
+ * enough.
+ */
 static const double caps[] = {0.95, 0.88, 0.8, 0.7, 0.6};
 
 /* How many experts a single replica may go to and come from when counts are tuned one by one. */
@@ -54,7 +57,10 @@ static ek_status check_slots(const ek_place_topology *t, ek_err *err)
     return EK_OK;
 }
 
-/* A hierarchical solve gives each node experts_per_group * groups_per_node experts; its live slots must hold them. */
+/*
+ * A hierarchical solve gives each node experts_per_group * groups_per_node experts; its live slots
+ * must hold them.
+ */
 static ek_status check_node_room(const ek_place_topology *t, ek_err *err)
 {
     int32_t per_node = t->n_experts / t->n_nodes;
@@ -123,7 +129,10 @@ typedef struct solver {
     int32_t *slot_expert; /* (n_slots) local ids */
 } solver;
 
-/* Pack by the counts that stand in the core, and keep the result if it is better. @return whether it was */
+/*
+ * Pack by the counts that stand in the core, and keep the result if it is better.
+ * @return whether it was
+ */
 static bool try_counts(solver *s, ek_arena scratch)
 {
     ek_place_core *core = &s->core;
@@ -180,8 +189,9 @@ static void insert_ranked(int32_t *list, double *key, int32_t *n, int32_t max, i
 }
 
 /*
- * One replica from an expert that can spare it to one that weighs on the busiest device, if that packs better.
- * Candidates are few on each side, the most promising first. @return whether a better packing was found
+ * One replica from an expert that can spare it to one that weighs on the busiest device, if that
+ * packs better. Candidates are few on each side, the most promising first. @return whether a better
+ * packing was found
  */
 static bool shift_replica(solver *s, ek_arena scratch)
 {
@@ -228,7 +238,10 @@ static double part_total(ek_place_part *p)
     return p->n_experts;
 }
 
-/* floor: a busiest device below this is good enough in any case, since another part cannot do better. */
+/*
+ * floor: a busiest device below this is good enough in any case, since another part cannot do
+ * better.
+ */
 static void solve_part(ek_place_part *p, const ek_place_params *params, bool spread, double floor,
                        ek_place_hint *hint, ek_arena scratch, int32_t *out_local, bool *distinct,
                        ek_place_balance *balance)
@@ -270,8 +283,8 @@ static void solve_part(ek_place_part *p, const ek_place_params *params, bool spr
 }
 
 /*
- * Groups to nodes, the same number to each: heaviest group first to the lightest node with room. Then nodes
- * trade groups while the heaviest gets lighter by it.
+ * Groups to nodes, the same number to each: heaviest group first to the lightest node with room.
+ * Then nodes trade groups while the heaviest gets lighter by it.
  */
 static void groups_to_nodes(const ek_place_topology *t, const double *loads, ek_arena scratch,
                             int32_t *out_node)
@@ -319,7 +332,9 @@ static void groups_to_nodes(const ek_place_topology *t, const double *loads, ek_
     }
 }
 
-/* Load per live device of the node that has most of it: no placement gets its busiest device below. */
+/*
+ * Load per live device of the node that has most of it: no placement gets its busiest device below.
+ */
 static double heaviest_node(const ek_place_topology *t, const int32_t *group_node,
                             const double *loads)
 {

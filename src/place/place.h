@@ -1,18 +1,20 @@
 /*
  * Expert placement: how many replicas each logical expert gets, and which device holds them.
  *
- * The job of DeepSeek's expert-parallel load balancer (github.com/deepseek-ai/EPLB), with another objective.
- * EPLB makes the largest *replica* small and then packs; what a step waits for is the busiest *device*. So
- * here the counts come from a divisor method of apportionment whose divisor is tuned for the packing that
- * follows (EPLB's rule is the special case divisor_shift = 0), the packing is longest-first, and swaps against the
- * busiest device then take the rest away. docs/ROUTING.md tells the whole story with figures.
+ * The job of DeepSeek's expert-parallel load balancer (github.com/deepseek-ai/EPLB), with another
+ * objective. EPLB makes the largest *replica* small and then packs; what a step waits for is the
+ * busiest *device*. So here the counts come from a divisor method of apportionment whose divisor is
+ * tuned for the packing that follows (EPLB's rule is the special case divisor_shift = 0), the
+ * packing is longest-first, and swaps against the busiest device then take the rest away.
+ * docs/ROUTING.md tells the whole story with figures.
  *
- * Terms: a *logical expert* has one or more *replicas*, each in a *slot* of a *device*; devices belong to
- * *nodes*. A replica carries load/replicas tokens (equal split; the dispatcher does better within a
- * batch). Balance is the busiest device's load over the mean over the live devices.
+ * Terms: a *logical expert* has one or more *replicas*, each in a *slot* of a *device*; devices
+ * belong to *nodes*. A replica carries load/replicas tokens (equal split; the dispatcher does
+ * better within a batch). Balance is the busiest device's load over the mean over the live devices.
  *
- * Pure: no allocation beyond the scratch arena (by value), no clock, no randomness; the same inputs give
- * the same placement on every machine. Any number of threads may solve at once, each with its own scratch.
+ * Pure: no allocation beyond the scratch arena (by value), no clock, no randomness; the same inputs
+ * give the same placement on every machine. Any number of threads may solve at once, each with its
+ * own scratch.
  */
 #ifndef EK_PLACE_PLACE_H
 #define EK_PLACE_PLACE_H
@@ -29,7 +31,7 @@
 #define EK_PLACE_EXPERTS_MAX 4096
 #define EK_PLACE_SLOTS_MAX   16384
 #define EK_PLACE_DEVICES_MAX 1024
-#define EK_PLACE_EMPTY       (-1) /* a slot that holds nothing: it is on a dead device, or left over */
+#define EK_PLACE_EMPTY       (-1) /* a slot that holds nothing: on a dead device, or left over */
 
 typedef enum ek_place_mode {
     EK_PLACE_QUICK, /* counts and packing only: EPLB's balance in microseconds a layer */
@@ -42,8 +44,11 @@ typedef struct ek_place_topology {
     int32_t n_slots;   /* of all devices, dead ones included */
     int32_t n_devices;
     int32_t n_nodes; /* divides n_devices; node n has devices n * n_devices / n_nodes ... */
-    int32_t
-        n_groups; /* > 1: hierarchical, each group of experts stays on one node; divides n_experts; a multiple of n_nodes */
+    /*
+     * > 1: hierarchical, each group of experts stays on one node; divides n_experts; a multiple of
+     * n_nodes.
+     */
+    int32_t n_groups;
     const int32_t *device_slots; /* (n_devices) summing to n_slots; NULL: equal */
     const bool *device_dead;     /* (n_devices) NULL: all alive */
 } ek_place_topology;
@@ -53,8 +58,8 @@ typedef struct ek_place_params {
     double target;           /* stop when busiest/mean is this or less; 1.00045 is a good value */
     int32_t effort_swaps;    /* most swaps of one packing; 400 */
     int32_t effort_packings; /* most packings tried for a layer (hierarchical: for a node); 16 */
-    int32_t
-        spread_hottest; /* so many of the hottest experts get replicas on at least two nodes; 0: none */
+    /* So many of the hottest experts get replicas on at least two nodes; 0: none. */
+    int32_t spread_hottest;
 } ek_place_params;
 
 /** What a layer's placement achieves. */
@@ -68,32 +73,41 @@ typedef struct ek_place_balance {
 
 void ek_place_params_default(ek_place_params *out_params);
 
-/** @return EK_OK; EK_EINVAL with a text that names the field: what cannot be placed is said before work begins */
+/**
+ * @return EK_OK; EK_EINVAL with a text that names the field: what cannot be placed is said before
+ *         work begins
+ */
 EK_MUST ek_status ek_place_check(const ek_place_topology *topology, const ek_place_params *params,
                                  ek_err *err);
 
 /** Scratch bytes that a solve of one layer needs. */
 size_t ek_place_scratch_bytes(const ek_place_topology *topology);
 
-/**
- * Place one layer.
- * @param loads   (n_experts) tokens per expert, >= 0, finite; all zero is treated as all equal
- * @param hint    carried from layer to layer to start from what worked before; zero it first
- * @param scratch by value
- * @param out_slot_expert (n_slots) expert of each slot, or EK_PLACE_EMPTY; slots of a device are adjacent
- * Cost: O(slots * devices) for the packing, O(slots_per_device * n_slots) a swap.
- * @return EK_OK; EK_EINVAL (a topology that ek_place_check refuses, a load that is negative or not finite); EK_ENOMEM
- */
+/** Carried from layer to layer, to start from what worked before. */
 typedef struct ek_place_hint {
     float divisor_shift;
     bool valid;
 } ek_place_hint;
 
+/**
+ * Place one layer.
+ * @param loads   (n_experts) tokens per expert, >= 0, finite; all zero is treated as all equal
+ * @param hint    carried from layer to layer to start from what worked before; zero it first
+ * @param scratch by value
+ * @param out_slot_expert (n_slots) expert of each slot, or EK_PLACE_EMPTY; slots of a device are
+ *                adjacent
+ * Cost: O(slots * devices) for the packing, O(slots_per_device * n_slots) a swap.
+ * @return EK_OK; EK_EINVAL (a topology that ek_place_check refuses, a load that is negative or not
+ *         finite); EK_ENOMEM
+ */
 EK_MUST ek_status ek_place_layer(const ek_place_topology *topology, const ek_place_params *params,
                                  const double *loads, ek_place_hint *hint, ek_arena scratch,
                                  int32_t *out_slot_expert, ek_place_balance *out_balance);
 
-/** Measure a given placement under given loads. @return EK_OK; EK_EINVAL an expert without replica, an id out of range */
+/**
+ * Measure a given placement under given loads.
+ * @return EK_OK; EK_EINVAL an expert without replica, an id out of range
+ */
 EK_MUST ek_status ek_place_measure(const ek_place_topology *topology, const double *loads,
                                    const int32_t *slot_expert, ek_arena scratch,
                                    ek_place_balance *out_balance);

@@ -7,8 +7,9 @@
 #include "place/part.h"
 
 /*
- * Experts without a live replica come first, hottest first: into an empty slot, or in place of a replica that can
- * be spared, wherever the device ends up lightest. @return false when max_moves do not suffice
+ * Experts without a live replica come first, hottest first: into an empty slot, or in place of a
+ * replica that can be spared, wherever the device ends up lightest. @return false when max_moves do
+ * not suffice
  */
 static bool restore_lost(ek_place_mover *m)
 {
@@ -102,8 +103,8 @@ static int32_t emptiest_node(const ek_place_topology *t, const int32_t *node_of)
 }
 
 /*
- * Node of each expert for a hierarchical topology: where its replicas lie, live or dead; where the others of
- * its group are, if it has none.
+ * Node of each expert for a hierarchical topology: where its replicas lie, live or dead; where the
+ * others of its group are, if it has none.
  */
 static void experts_nodes(const ek_place_topology *t, const int32_t *slot_expert, int32_t *out_node)
 {

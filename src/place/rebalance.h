@@ -1,12 +1,13 @@
 /*
- * Incremental rebalancing: from a placement that went stale to a balanced one, moving as few replicas as
- * it takes. A fresh solve moves nearly everything after a small drift; here every step is chosen for what it
- * gains, and the list of steps is the plan that a cluster carries out while traffic flows.
+ * Incremental rebalancing: from a placement that went stale to a balanced one, moving as few
+ * replicas as it takes. A fresh solve moves nearly everything after a small drift; here every step
+ * is chosen for what it gains, and the list of steps is the plan that a cluster carries out while
+ * traffic flows.
  *
- * Two kinds of step: a *swap* exchanges the replicas of two slots (two replicas' weights move, or one, where the
- * other slot is empty), a *copy* puts another replica of a hot expert into an empty slot or that of an expert
- * that has replicas to spare (one moves). After every step each expert still has a replica, and no device holds
- * an expert twice that did not before.
+ * Two kinds of step: a *swap* exchanges the replicas of two slots (two replicas' weights move, or
+ * one, where the other slot is empty), a *copy* puts another replica of a hot expert into an empty
+ * slot or that of an expert that has replicas to spare (one moves). After every step each expert
+ * still has a replica, and no device holds an expert twice that did not before.
  *
  * Pure and deterministic, like place.h.
  */
@@ -35,15 +36,16 @@ typedef struct ek_place_move_params {
  * Improve one layer's placement in place.
  * @param topology   n_groups > 1: replicas move inside their node only
  * @param loads      (n_experts) as in ek_place_layer
- * @param slot_expert (n_slots) in: the current placement, EK_PLACE_EMPTY allowed; what lies on dead devices is
- *                   treated as lost, and experts that lost all replicas are restored first; out: the new one
+ * @param slot_expert (n_slots) in: the current placement, EK_PLACE_EMPTY allowed; what lies on dead
+ *                   devices is treated as lost, and experts that lost all replicas are restored
+ *                   first; out: the new one
  * @param out_moves  (max_moves) steps in order
  * @param out_n_moves number of steps
  * @param out_n_replicas replicas that they move
  * @param scratch    ek_place_rebalance_bytes
  * Cost: about 1 us a swap and 3 us a copy at 288 slots on 32 devices.
- * @return EK_OK (whether the target was reached says out_balance); EK_EINVAL (topology, ids, or max_moves too few to
- *         restore lost experts); EK_ENOMEM; slot_expert is unchanged on error
+ * @return EK_OK (whether the target was reached says out_balance); EK_EINVAL (topology, ids, or
+ *         max_moves too few to restore lost experts); EK_ENOMEM; slot_expert is unchanged on error
  */
 EK_MUST ek_status ek_place_rebalance(const ek_place_topology *topology,
                                      const ek_place_move_params *params, const double *loads,

@@ -16,7 +16,10 @@ static void refresh_all(ek_place_core *core)
             (float)(core->device_load[core->slot_device[s]] - (double)core->slot_load[s]);
 }
 
-/* An infinite rest makes a slot lose every comparison: how slots that must not take part are hidden. */
+/*
+ * An infinite rest makes a slot lose every comparison: how slots that must not take part are
+ * hidden.
+ */
 static void hide_device(ek_place_core *core, int32_t device)
 {
     for (int32_t s = core->slot_beg[device]; s < core->slot_beg[device + 1]; s++)
@@ -29,7 +32,10 @@ static void show_device(ek_place_core *core, int32_t device)
         core->slot_rest[s] = (float)(core->device_load[device] - (double)core->slot_load[s]);
 }
 
-/* On how many of this problem's nodes the expert's replicas lie, not counting one slot: 0, 1 or 2 (= more). */
+/*
+ * On how many of this problem's nodes the expert's replicas lie, not counting one slot: 0, 1 or 2
+ * (= more).
+ */
 static int32_t nodes_without(const ek_place_core *core, int32_t expert, int32_t except_slot,
                              int32_t *out_node)
 {
@@ -66,8 +72,9 @@ static bool is_legal(const ek_place_core *core, int32_t from, int32_t to)
 }
 
 /*
- * Lowest possible "higher of the two loads" over all partners of one slot. This loop is where a refinement's time
- * goes; the pragma lets the compiler keep several minima at once, which changes nothing, since min is exact.
+ * Lowest possible "higher of the two loads" over all partners of one slot. This loop is where a
+ * refinement's time goes; the pragma lets the compiler keep several minima at once, which changes
+ * nothing, since min is exact.
  */
 static float lowest_higher(const ek_place_core *core, float load, float rest)
 {
@@ -95,9 +102,9 @@ static void look_for_partner(const ek_place_core *core, int32_t from, float rest
 }
 
 /*
- * The best legal swap of the busiest device. A vector pass per slot gives what its best partner would reach,
- * legal or not; only the slot that promises most is then searched for a legal partner, and the next one only if that
- * disappoints. Mostly one search is enough.
+ * The best legal swap of the busiest device. A vector pass per slot gives what its best partner
+ * would reach, legal or not; only the slot that promises most is then searched for a legal partner,
+ * and the next one only if that disappoints. Mostly one search is enough.
  */
 static best_swap find_swap(ek_place_core *core, int32_t busiest)
 {
@@ -129,13 +136,18 @@ int32_t ek_place_refine(ek_place_core *core, double limit, int32_t max_swaps)
         double load = ek_place_busiest(core, &busiest);
         if (load <= limit || n_swaps >= max_swaps) return n_swaps;
         best_swap best = find_swap(core, busiest);
-        /* The gain has to be more than rounding, or two devices would trade the same pair for ever. */
+        /*
+         * The gain has to be more than rounding, or two devices would trade the same pair for ever.
+         */
         if (best.from < 0 || (double)best.higher > load - 1e-6 * core->mean) return n_swaps;
         ek_place_swap(core, best.from, best.to);
     }
 }
 
-/* The slot whose exchange with `from` costs least, among devices that pass the filter of the caller. */
+/*
+ * The slot whose exchange with `from` costs least, among devices that pass the filter of the
+ * caller.
+ */
 static int32_t cheapest_partner(const ek_place_core *core, int32_t from, int32_t not_node)
 {
     int32_t device = core->slot_device[from];

@@ -1,15 +1,15 @@
 /*
- * Detectors: readings that stay bad become alerts, with their evidence in numbers and the next thing to
- * do.
+ * Detectors: readings that stay bad become alerts, with their evidence in numbers and the next
+ * thing to do.
  *
- * Each window of counts and loads is read once per layer (telemetry/readings.h). A kind's reading has to
- * be at its `raise` limit or above for raise_windows windows in a row to become an alert, and below
- * its `clear` limit for clear_windows in a row to end it; between the two limits nothing changes. A
- * window in which too little happened to say anything is left out. So an alert neither begins nor
- * ends with one odd window.
+ * Each window of counts and loads is read once per layer (telemetry/readings.h). A kind's reading
+ * has to be at its `raise` limit or above for raise_windows windows in a row to become an alert,
+ * and below its `clear` limit for clear_windows in a row to end it; between the two limits nothing
+ * changes. A window in which too little happened to say anything is left out. So an alert neither
+ * begins nor ends with one odd window.
  *
- * What to do is always said in the same order: routing rules first, then experts and their replicas,
- * more machines last. An alert that follows from another one of the same layer says so.
+ * What to do is always said in the same order: routing rules first, then experts and their
+ * replicas, more machines last. An alert that follows from another one of the same layer says so.
  *
  * Pure: no clock, no heap; one thread.
  */

@@ -13,10 +13,11 @@
 #define LATE_PERIODS 1.5
 
 /*
- * A snapshot's memory. The count of pins keeps the sampler from writing to it: a reader first counts
- * itself in and then looks whether the slot is still the newest; the sampler first makes another
- * slot the newest and then, one sample later, looks whether anybody is counted in. Both go by the
- * single order of sequentially consistent operations, so at least one of them sees the other.
+ * A snapshot's memory. The count of pins keeps the sampler from writing to it: a reader first
+ * counts itself in and then looks whether the slot is still the newest; the sampler first makes
+ * another slot the newest and then, one sample later, looks whether anybody is counted in. Both go
+ * by the single order of sequentially consistent operations, so at least one of them sees the
+ * other.
  */
 typedef struct slot {
     ek_load_snapshot snapshot; /* the first member: what readers hold is turned back into a slot */
@@ -179,7 +180,9 @@ const ek_load_snapshot *ek_telemetry_load_view_pin(ek_load_view *view)
         if (i == NO_SNAPSHOT) return NULL;
         slot *s = &view->slots[i];
         atomic_fetch_add_explicit(&s->n_pins, 1, memory_order_seq_cst);
-        /* Still the newest: the sampler has not come to look for a slot to write, and will see us. */
+        /*
+         * Still the newest: the sampler has not come to look for a slot to write, and will see us.
+         */
         if (atomic_load_explicit(&view->newest, memory_order_seq_cst) == i) return &s->snapshot;
         atomic_fetch_sub_explicit(&s->n_pins, 1, memory_order_release);
     }

@@ -1,11 +1,12 @@
 /*
  * Load view: how busy each expert is, as one immutable snapshot that is replaced each 100 ms.
  *
- * A sampler (any one thread) hands over the busy time that experts have spent so far; the view turns
- * two such samples into utilisation, smooths it, and publishes a new snapshot with one atomic store.
- * Readers pin the newest snapshot, use it as long as they like (a step), and unpin it: two atomic
- * operations each, no lock, no waiting, no copy, and nothing they do can hold the sampler up. What is
- * pinned is not written to: there is one more snapshot in memory than readers and the newest take.
+ * A sampler (any one thread) hands over the busy time that experts have spent so far; the view
+ * turns two such samples into utilisation, smooths it, and publishes a new snapshot with one atomic
+ * store. Readers pin the newest snapshot, use it as long as they like (a step), and unpin it: two
+ * atomic operations each, no lock, no waiting, no copy, and nothing they do can hold the sampler
+ * up. What is pinned is not written to: there is one more snapshot in memory than readers and the
+ * newest take.
  *
  * A sample that comes late, or not at all, is visible to readers as the age of the snapshot they
  * have; the counters of misses and blocked publications tell the operator.
@@ -69,9 +70,9 @@ EK_MUST ek_status ek_telemetry_load_view_create(const ek_load_view_params *param
  * backwards (counters began anew), only says where to count from: nothing is published.
  * @param busy_ns (n_layers, n_experts) since the counters' start
  * @param queue   (n_layers, n_experts) rows waiting now, or NULL
- * @return EK_OK published; EK_AGAIN nothing to publish yet, or no time has passed; EK_EFULL blocked:
- *         more snapshots are pinned than n_readers. The time since the last published sample is
- *         then part of the next one.
+ * @return EK_OK published; EK_AGAIN nothing to publish yet, or no time has passed; EK_EFULL
+ *         blocked: more snapshots are pinned than n_readers. The time since the last published
+ *         sample is then part of the next one.
  */
 EK_MUST ek_status ek_telemetry_load_view_sample(ek_load_view *view, int64_t now_us,
                                                 const int64_t *busy_ns, const int32_t *queue);

@@ -1,6 +1,7 @@
 /*
- * Plain driver of a fuzz target: runs it once over every file of the corpus directory given, so that what a
- * fuzzer once found stays a test for ever. An empty or missing corpus is a failure, not a pass.
+ * Plain driver of a fuzz target: runs it once over every file of the corpus directory given, so
+ * that what a fuzzer once found stays a test for ever. An empty or missing corpus is a failure, not
+ * a pass.
  */
 #include <dirent.h>
 #include <stdint.h>
@@ -17,7 +18,10 @@ static int replay_file(const char *path)
     fseek(file, 0, SEEK_END);
     long size = ftell(file);
     rewind(file);
-    /* Exactly as many bytes as the file has, so that a sanitizer sees the first byte read past them. */
+    /*
+     * Exactly as many bytes as the file has, so that a sanitizer sees the first byte read past
+     * them.
+     */
     uint8_t *data = malloc(size > 0 ? (size_t)size : 1);
     size_t n = data && size > 0 ? fread(data, 1, (size_t)size, file) : 0;
     fclose(file);

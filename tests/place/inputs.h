@@ -25,7 +25,9 @@ typedef struct ek_place_random {
 /** A valid random problem: uneven slots, dead devices, groups, skewed or flat loads. */
 void ek_place_input_random(ek_rng *rng, ek_place_random *out);
 
-/** Asserts what every placement has to hold: all experts placed, dead devices empty, ids in range. */
+/**
+ * Asserts what every placement has to hold: all experts placed, dead devices empty, ids in range.
+ */
 void ek_place_input_check(const ek_place_topology *topology, const int32_t *slot_expert);
 
 /** Slots that hold an expert that their device holds in an earlier slot. */

@@ -1,8 +1,8 @@
 /*
- * Goal: under traffic that stays the same the controller converges and then lies still, under traffic
- * that changes it follows, and a cluster is never worse off for listening to it. Method: token-slots
- * drawn from fixed shares (so that every window differs by chance alone), thousands of windows, several
- * seeds; the shares are known, so what a placement is truly worth can be computed.
+ * Goal: under traffic that stays the same the controller converges and then lies still, under
+ * traffic that changes it follows, and a cluster is never worse off for listening to it. Method:
+ * token-slots drawn from fixed shares (so that every window differs by chance alone), thousands of
+ * windows, several seeds; the shares are known, so what a placement is truly worth can be computed.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -146,9 +146,9 @@ static int32_t second(plant *p, traffic *t, int32_t n_rows)
 }
 
 /*
- * Chance alone puts a device 18, 9 and 4 % off its mean in windows of these sizes. Where windows are
- * large enough to see min_gain at all, nothing moves after convergence; in the small ones a late step
- * may still come, seldom, and only one that does no harm.
+ * Chance alone puts a device 18, 9 and 4 % off its mean in windows of these sizes. Where windows
+ * are large enough to see min_gain at all, nothing moves after convergence; in the small ones a
+ * late step may still come, seldom, and only one that does no harm.
  */
 static void test_lies_still_under_noise(void **state)
 {

@@ -1,5 +1,6 @@
 /*
- * Loads and placements as text: what is read, and that each kind of fault is named with its line and column.
+ * Loads and placements as text: what is read, and that each kind of fault is named with its line
+ * and column.
  */
 #include <setjmp.h>
 #include <stdarg.h>

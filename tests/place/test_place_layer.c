@@ -1,6 +1,6 @@
 /*
- * Fresh placements: what every placement must hold, on random topologies; how even they are, on the real inputs
- * of ../shared against DeepSeek's EPLB on the same inputs; and what is refused.
+ * Fresh placements: what every placement must hold, on random topologies; how even they are, on the
+ * real inputs of ../shared against DeepSeek's EPLB on the same inputs; and what is refused.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -54,7 +54,10 @@ static ek_place_balance measure(const ek_place_topology *t, const double *loads,
     return balance;
 }
 
-/* Every random problem gets a whole placement, and the balance reported is the one that can be measured. */
+/*
+ * Every random problem gets a whole placement, and the balance reported is the one that can be
+ * measured.
+ */
 static void test_random_topologies(void **state)
 {
     (void)state;
@@ -81,7 +84,9 @@ static void test_random_topologies(void **state)
     }
 }
 
-/* No device holds an expert twice wherever slots are even: the case that every real deployment is. */
+/*
+ * No device holds an expert twice wherever slots are even: the case that every real deployment is.
+ */
 static void test_no_duplicates(void **state)
 {
     (void)state;
@@ -103,7 +108,9 @@ static void test_no_duplicates(void **state)
     }
 }
 
-/* Two experts of eight, one hot: by hand, the hot one gets the spare slot and the halves lie apart. */
+/*
+ * Two experts of eight, one hot: by hand, the hot one gets the spare slot and the halves lie apart.
+ */
 static void test_by_hand(void **state)
 {
     (void)state;
@@ -283,7 +290,10 @@ static void test_best_global(void **state)
     }
 }
 
-/* EPLB packs onto devices without looking whether they hold the expert already; that is its one advantage here. */
+/*
+ * EPLB packs onto devices without looking whether they hold the expert already; that is its one
+ * advantage here.
+ */
 static void test_quick_global(void **state)
 {
     (void)state;

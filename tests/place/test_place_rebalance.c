@@ -1,6 +1,7 @@
 /*
- * Incremental rebalancing: every step of every plan is carried out and checked, on random topologies and on the
- * stale placements of ../shared; and how far the real ones come with how few moves.
+ * Incremental rebalancing: every step of every plan is carried out and checked, on random
+ * topologies and on the stale placements of ../shared; and how far the real ones come with how few
+ * moves.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -36,8 +37,9 @@ static ek_status rebalance(const ek_place_topology *t, double target, int32_t ma
 }
 
 /*
- * Carry the steps out one by one on the old placement: a swap finds what it says it exchanges, a copy never
- * takes an expert's last replica (unless that lies on a dead device), and the end is the placement returned.
+ * Carry the steps out one by one on the old placement: a swap finds what it says it exchanges, a
+ * copy never takes an expert's last replica (unless that lies on a dead device), and the end is the
+ * placement returned.
  */
 static void carry_out(const ek_place_topology *t, const int32_t *old, const int32_t *then,
                       const plan *p)
@@ -168,7 +170,10 @@ static void test_limits(void **state)
     assert_int_equal(rebalance(&t, 0.5, 8, loads, slot_expert, &p), EK_EINVAL);
 }
 
-/* A dead device takes the only replica of an expert with it: restored first, and refused without a move to spend. */
+/*
+ * A dead device takes the only replica of an expert with it: restored first, and refused without a
+ * move to spend.
+ */
 static void test_restores_lost(void **state)
 {
     (void)state;
@@ -192,7 +197,10 @@ static void test_restores_lost(void **state)
     assert_int_equal(p.moves[0].expert, 2);
 }
 
-/* Groups on nodes: an expert that is nowhere goes where its group is, a whole group where there is room. */
+/*
+ * Groups on nodes: an expert that is nowhere goes where its group is, a whole group where there is
+ * room.
+ */
 static void test_restores_to_its_node(void **state)
 {
     (void)state;
@@ -216,8 +224,9 @@ static void test_restores_to_its_node(void **state)
 }
 
 /*
- * Real loads, placements that went stale by a drift of sigma: 1.01 is reached in all layers but the few where only other
- * replica counts would do, with the moves that the mean is held to here (docs/ROUTING.md has the table).
+ * Real loads, placements that went stale by a drift of sigma: 1.01 is reached in all layers but the
+ * few where only other replica counts would do, with the moves that the mean is held to here
+ * (docs/ROUTING.md has the table).
  */
 static void test_stale(void **state)
 {

@@ -1,7 +1,7 @@
 /*
- * Goal: each kind of trouble becomes one alert with its evidence, ends when it is over, and neither flaps
- * nor follows from quiet traffic. Method: windows made for one trouble at a time, drawn with chance in
- * them; readings that wander between the limits; long healthy runs.
+ * Goal: each kind of trouble becomes one alert with its evidence, ends when it is over, and neither
+ * flaps nor follows from quiet traffic. Method: windows made for one trouble at a time, drawn with
+ * chance in them; readings that wander between the limits; long healthy runs.
  */
 #include <math.h>
 #include <setjmp.h>

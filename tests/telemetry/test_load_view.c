@@ -1,8 +1,8 @@
 /*
- * Goal: a snapshot says what the samples said, never changes while somebody has it, and costs nobody
- * a wait. Method: samples worked out by hand; readers that hold on for long; then a sampler that
- * publishes as fast as it can against readers that check every cell of what they pinned (a run under
- * a thread sanitizer shows races, the cells show torn or early reads).
+ * Goal: a snapshot says what the samples said, never changes while somebody has it, and costs
+ * nobody a wait. Method: samples worked out by hand; readers that hold on for long; then a sampler
+ * that publishes as fast as it can against readers that check every cell of what they pinned (a run
+ * under a thread sanitizer shows races, the cells show torn or early reads).
  */
 #include <math.h>
 #include <pthread.h>
@@ -100,7 +100,9 @@ static void test_utilisation_by_hand(void **state)
     free(f.memory);
 }
 
-/* The longer a sample looks back, the more it counts; late and missing ones are counted and aged. */
+/*
+ * The longer a sample looks back, the more it counts; late and missing ones are counted and aged.
+ */
 static void test_late_and_missing_samples(void **state)
 {
     (void)state;
@@ -146,7 +148,10 @@ static void test_counters_that_begin_anew(void **state)
     free(f.memory);
 }
 
-/* What is pinned stays as it is, however much is published; one reader too many blocks, and is seen. */
+/*
+ * What is pinned stays as it is, however much is published; one reader too many blocks, and is
+ * seen.
+ */
 static void test_pins_hold(void **state)
 {
     (void)state;

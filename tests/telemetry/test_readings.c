@@ -1,7 +1,7 @@
 /*
- * Goal: each reading is what its header says. Method: windows whose figures were worked out by hand,
- * the borders of what counts as known, and traffic that differs by chance alone, which must read as
- * nothing.
+ * Goal: each reading is what its header says. Method: windows whose figures were worked out by
+ * hand, the borders of what counts as known, and traffic that differs by chance alone, which must
+ * read as nothing.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -144,7 +144,9 @@ static void test_cut_at_every_byte(void **state)
     }
 }
 
-/* What a flipped bit leads to is often another valid file; that it is used safely is what counts. */
+/*
+ * What a flipped bit leads to is often another valid file; that it is used safely is what counts.
+ */
 static void test_each_bit_flipped(void **state)
 {
     (void)state;
