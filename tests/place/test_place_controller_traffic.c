@@ -254,13 +254,87 @@ static void test_devices_come_and_go(void **state)
     plant_close(&p);
 }
 
+/* A placement of what ek_place_input_random made, shared experts in front of each device's slots. */
+static void widen(const ek_place_random *problem, int32_t n_shared, int32_t *device_slots,
+                  ek_place_topology *whole, int32_t *out_slots)
+{
+    const ek_place_topology *t = &problem->topology;
+    ek_place_params params;
+    ek_place_hint hint = {0};
+    ek_place_balance b;
+    int32_t routed[2048];
+    ek_place_params_default(&params);
+    ek_arena scratch = ek_fixture_arena(ek_place_scratch_bytes(t));
+    assert_int_equal(ek_place_layer(t, &params, problem->loads, &hint, scratch, routed, &b), EK_OK);
+    ek_fixture_arena_free(scratch.beg);
+    *whole = *t;
+    whole->n_experts += n_shared;
+    whole->n_slots += n_shared * t->n_devices;
+    whole->device_slots = device_slots;
+    for (int32_t d = 0, from = 0, to = 0; d < t->n_devices; d++) {
+        bool is_dead = t->device_dead && t->device_dead[d];
+        device_slots[d] = t->device_slots[d] + n_shared;
+        for (int32_t i = 0; i < n_shared; i++)
+            out_slots[to++] = is_dead ? EK_PLACE_EMPTY : t->n_experts + i;
+        for (int32_t i = 0; i < t->device_slots[d]; i++)
+            out_slots[to++] = routed[from++];
+    }
+}
+
+/* Uneven devices, groups, dead ones, shared experts: sizes suffice, and every move is a valid one. */
+static void test_any_topology(void **state)
+{
+    (void)state;
+    ek_rng rng;
+    ek_rng_init(&rng, 12);
+    int32_t n_steps = 0;
+    for (int32_t round = 0; round < 300; round++) {
+        static ek_place_random problem;
+        int32_t device_slots[64], slots[2048], n_shared = (int32_t)ek_rng_below(&rng, 3);
+        int64_t tokens[512] = {0};
+        ek_place_controller_setup setup = {
+            .n_layers = 1, .n_shared = n_shared, .shared_everywhere = true, .slot_expert = slots};
+        ek_place_controller_params params;
+        ek_place_controller *c;
+        ek_place_input_random(&rng, &problem);
+        widen(&problem, n_shared, device_slots, &setup.topology, slots);
+        ek_place_controller_params_default(&params);
+        params.seconds_per_row = 1.0;
+        params.n_windows = 1 + (int32_t)ek_rng_below(&rng, 8);
+        params.n_windows_min = 1;
+        params.max_replicas = 2 + (int32_t)ek_rng_below(&rng, 100);
+        ek_arena perm = ek_fixture_arena(ek_place_controller_bytes(&setup, &params));
+        void *memory = perm.beg;
+        ek_arena scratch = ek_fixture_arena(ek_place_controller_scratch_bytes(&setup, &params));
+        assert_int_equal(ek_place_controller_create(&setup, &params, &perm, &c, NULL), EK_OK);
+        for (int32_t e = 0; e < setup.topology.n_experts; e++) /* not what it was placed for */
+            tokens[e] = (int64_t)(1000.0 * exp(3.0 * ek_rng_unit(&rng)));
+        ek_place_controller_feed(c, S, S, tokens);
+        ek_place_outlook o;
+        ek_place_step step;
+        while (ek_place_controller_decide(c, S, scratch, &o) == EK_OK)
+            while (ek_place_controller_next(c, S, &step) == EK_OK) {
+                assert_int_equal(ek_place_controller_confirm(c, S, step.id), EK_OK);
+                const int32_t *now = ek_place_controller_slots(c, 0);
+                ek_place_input_check(&setup.topology, now);
+                for (int32_t s = 0; s < setup.topology.n_slots; s++) /* shared ones stay put */
+                    assert_int_equal(now[s] >= problem.topology.n_experts,
+                                     slots[s] >= problem.topology.n_experts);
+                n_steps++;
+            }
+        ek_fixture_arena_free(memory);
+        ek_fixture_arena_free(scratch.beg);
+    }
+    print_message("%d steps\n", n_steps);
+    assert_true(n_steps > 300);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lies_still_under_noise),
-        cmocka_unit_test(test_follows_a_change),
-        cmocka_unit_test(test_does_not_chase),
-        cmocka_unit_test(test_devices_come_and_go),
+        cmocka_unit_test(test_lies_still_under_noise), cmocka_unit_test(test_follows_a_change),
+        cmocka_unit_test(test_does_not_chase),         cmocka_unit_test(test_devices_come_and_go),
+        cmocka_unit_test(test_any_topology),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
