@@ -1,15 +1,15 @@
 /*
  * build/bench/route [--data DIR] [--json]: what planning costs, per token, for each policy.
  *
- * *plain* is the gate's own top-k and a packing by expert, written out here without any router. Each
- * policy's plan of the same tokens is quoted as a ratio to it, measured in turn within the same run:
- * ratios are medians over N_RUNS runs, in processor time of the thread. A new load view comes once a
- * run. "calm" has nothing overloaded; "hot" has one expert of ten at a load of 0.8 to 1.0; "capped"
- * is static with a capacity factor that the tokens do exceed.
+ * *plain* is the gate's own top-k and a packing by expert, written out here without any router.
+ * Each policy's plan of the same tokens is quoted as a ratio to it, measured in turn within the
+ * same run: ratios are medians over N_RUNS runs, in processor time of the thread. A new load view
+ * comes once a run. "calm" has nothing overloaded; "hot" has one expert of ten at a load of 0.8 to
+ * 1.0; "capped" is static with a capacity factor that the tokens do exceed.
  *
  * Without DIR, logits are normal with a preference per expert. With DIR, recorded routing
- * (DIR/NAME/FILE.mrt) is added: chosen experts' logits are the logarithms of their recorded weights,
- * the others lie below them at random.
+ * (DIR/NAME/FILE.mrt) is added: chosen experts' logits are the logarithms of their recorded
+ * weights, the others lie below them at random.
  */
 #include <math.h>
 #include <stdio.h>

@@ -36,8 +36,8 @@ typedef struct ek_config_key {
     const char *default_value; /* as a file would have it; NULL: a text that is not set */
     int64_t min, max;          /* of numbers; a text with min 1 has to be there */
     /*
-     * Word for the value 0 where 0 means something else ("auto"), or NULL. A real number is then 0 or
-     * in its range, the others have 0 in theirs.
+     * Word for the value 0 where 0 means something else ("auto"), or NULL. A real number is then 0
+     * or in its range, the others have 0 in theirs.
      */
     const char *zero;
     const ek_config_choice *choices; /* of EK_CONFIG_CHOICE, up to the one without a name */

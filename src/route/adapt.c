@@ -35,7 +35,7 @@ static const bound bounds[] = {
 #define ALPHA_STRONG 0.3
 #define BETA_STRONG  2.0
 
-void ek_adapt_init(ek_adapt *adapt)
+void ek_route_adapt_init(ek_adapt *adapt)
 {
     *adapt = (ek_adapt){
         .gain = EK_ADAPT_GAIN_START,
@@ -140,12 +140,13 @@ static void rest(ek_adapt *a, const ek_route_params *params)
     if (a->n_idle < INT32_MAX) a->n_idle++;
     if (a->n_idle / N_IDLE_PHASES >= params->adaptive_samples) {
         int32_t n_idle = a->n_idle;
-        ek_adapt_init(a);
+        ek_route_adapt_init(a);
         a->n_idle = n_idle;
     }
 }
 
-bool ek_adapt_sample(ek_adapt *a, const ek_route_params *params, int64_t tail_us, double load_max)
+bool ek_route_adapt_sample(ek_adapt *a, const ek_route_params *params, int64_t tail_us,
+                           double load_max)
 {
     double gain = a->gain;
     /* Negated, so that a NaN counts as no load. */
@@ -171,7 +172,7 @@ bool ek_adapt_sample(ek_adapt *a, const ek_route_params *params, int64_t tail_us
     return a->gain != gain;
 }
 
-void ek_adapt_tune(double gain, const ek_route_params *params, ek_route_params *out_tuned)
+void ek_route_adapt_tune(double gain, const ek_route_params *params, ek_route_params *out_tuned)
 {
     ek_route_params tuned = *params;
     double milder = fmax(1 - 2 * gain, 0);

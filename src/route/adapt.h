@@ -1,6 +1,6 @@
 /*
- * The controller of `adaptive`: how strongly load bends scores, found by trying and looking at what it
- * does to the tail of service times.
+ * The controller of `adaptive`: how strongly load bends scores, found by trying and looking at what
+ * it does to the tail of service times.
  *
  * All thresholds hang on one number, the *gain* in [0, 1]: at 1/2 they are the configured breaker's
  * and nothing is discounted; towards 0 the breaker's thresholds and weights move to where it does
@@ -8,12 +8,12 @@
  * nothing to their upper bounds. The bounds are rows of a table in adapt.c.
  *
  * The gain changes by trials. The mean tail is measured at the gain in force, then at one a stride
- * away, then at the first again; only a trial that beats the mean of the two around it, by more than
- * their scatter explains, is kept: a load that rises or falls meanwhile, or mere chance, is not
- * taken for merit. A trial that goes badly is broken off at once; after one that was not kept the
- * next waits longer and goes the other way. Every second trial is of the gain 1/2, which is returned
- * to unless it is worse: who leaves the configured breaker has to show again and again that it
- * pays. When nothing has been loaded for long, the gain is 1/2, too. Pure; deterministic.
+ * away, then at the first again; only a trial that beats the mean of the two around it, by more
+ * than their scatter explains, is kept: a load that rises or falls meanwhile, or mere chance, is
+ * not taken for merit. A trial that goes badly is broken off at once; after one that was not kept
+ * the next waits longer and goes the other way. Every second trial is of the gain 1/2, which is
+ * returned to unless it is worse: who leaves the configured breaker has to show again and again
+ * that it pays. When nothing has been loaded for long, the gain is 1/2, too. Pure; deterministic.
  */
 #ifndef EK_ROUTE_ADAPT_H
 #define EK_ROUTE_ADAPT_H
@@ -50,18 +50,18 @@ typedef struct ek_adapt {
     int32_t n_trials, n_kept; /* since init */
 } ek_adapt;
 
-void ek_adapt_init(ek_adapt *adapt);
+void ek_route_adapt_init(ek_adapt *adapt);
 
 /**
  * Take one sample.
  * @param tail_us  measured tail of service times (P99 of the period); 0: not known
  * @param load_max of the most loaded expert; below the configured recover_load nothing is loaded
- * @return true when the gain moved, and ek_adapt_tune has a new answer
+ * @return true when the gain moved, and ek_route_adapt_tune has a new answer
  */
-bool ek_adapt_sample(ek_adapt *adapt, const ek_route_params *params, int64_t tail_us,
-                     double load_max);
+bool ek_route_adapt_sample(ek_adapt *adapt, const ek_route_params *params, int64_t tail_us,
+                           double load_max);
 
 /** The configured params with thresholds, weights, alpha and beta as the gain has them. */
-void ek_adapt_tune(double gain, const ek_route_params *params, ek_route_params *out_tuned);
+void ek_route_adapt_tune(double gain, const ek_route_params *params, ek_route_params *out_tuned);
 
 #endif

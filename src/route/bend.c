@@ -119,7 +119,7 @@ static double trim(const ek_bend *b, const int32_t *static_id, double bound, int
         static_score[i] = ek_route_bend_score(b, scale, static_id[i]);
         score[i] = ek_route_bend_score(b, scale, id[i]);
     }
-    ek_budget_trim(static_id, static_score, k, bound, id, score, &loss);
+    ek_route_budget_trim(static_id, static_score, k, bound, id, score, &loss);
     return loss;
 }
 

@@ -8,7 +8,7 @@
 #define LONG_AGO     (INT64_MIN / 4)
 #define PRESSURE_MAX 1e6
 
-void ek_breaker_init(ek_breaker *b)
+void ek_route_breaker_init(ek_breaker *b)
 {
     memset(b, 0, sizeof *b);
     b->state = EK_BREAKER_CLOSED;
@@ -104,7 +104,7 @@ static void enter(ek_breaker *b, const ek_breaker_params *p, ek_breaker_state st
     b->since_us = now_us;
 }
 
-double ek_breaker_derated_weight(const ek_breaker_params *p, double load)
+double ek_route_breaker_derated_weight(const ek_breaker_params *p, double load)
 {
     double way = (load - p->derate_load) / (p->trip_load - p->derate_load);
     way = fmin(fmax(way, 0), 1);
@@ -115,12 +115,12 @@ double ek_breaker_derated_weight(const ek_breaker_params *p, double load)
 static double weight_wanted(const ek_breaker *b, const ek_breaker_params *p, float high)
 {
     if (b->state == EK_BREAKER_OPEN) return 0;
-    if (b->state == EK_BREAKER_DERATED) return ek_breaker_derated_weight(p, (double)high);
+    if (b->state == EK_BREAKER_DERATED) return ek_route_breaker_derated_weight(p, (double)high);
     return 1;
 }
 
-ek_breaker_state ek_breaker_step(ek_breaker *b, const ek_breaker_params *p,
-                                 const ek_breaker_sample *sample, int64_t now_us)
+ek_breaker_state ek_route_breaker_step(ek_breaker *b, const ek_breaker_params *p,
+                                       const ek_breaker_sample *sample, int64_t now_us)
 {
     int64_t last_us = b->stepped_us;
     if (now_us < last_us) now_us = last_us;
@@ -152,7 +152,7 @@ ek_breaker_state ek_breaker_step(ek_breaker *b, const ek_breaker_params *p,
     return b->state;
 }
 
-void ek_breaker_trip(ek_breaker *b, const ek_breaker_params *p, int64_t now_us)
+void ek_route_breaker_trip(ek_breaker *b, const ek_breaker_params *p, int64_t now_us)
 {
     if (now_us < b->stepped_us) now_us = b->stepped_us;
     if (b->state == EK_BREAKER_OPEN)
@@ -162,7 +162,7 @@ void ek_breaker_trip(ek_breaker *b, const ek_breaker_params *p, int64_t now_us)
     b->weight = 0;
 }
 
-int32_t ek_breaker_admit(ek_breaker *b, const ek_breaker_params *p, int32_t n)
+int32_t ek_route_breaker_admit(ek_breaker *b, const ek_breaker_params *p, int32_t n)
 {
     ek_assert(n >= 0);
     if (b->state == EK_BREAKER_OPEN || b->probe_failed) return 0;
@@ -173,7 +173,7 @@ int32_t ek_breaker_admit(ek_breaker *b, const ek_breaker_params *p, int32_t n)
     return granted;
 }
 
-void ek_breaker_settle(ek_breaker *b, int32_t n_ok, int32_t n_failed)
+void ek_route_breaker_settle(ek_breaker *b, int32_t n_ok, int32_t n_failed)
 {
     ek_assert(n_ok >= 0 && n_failed >= 0);
     int64_t left = (int64_t)b->n_probes - n_ok - n_failed;
@@ -181,7 +181,7 @@ void ek_breaker_settle(ek_breaker *b, int32_t n_ok, int32_t n_failed)
     if (b->state == EK_BREAKER_HALF_OPEN && n_failed > 0) b->probe_failed = true;
 }
 
-const char *ek_breaker_state_name(ek_breaker_state state)
+const char *ek_route_breaker_state_name(ek_breaker_state state)
 {
     static const char *const names[] = {"closed", "derated", "open", "half-open"};
     return names[state];

@@ -30,7 +30,10 @@ typedef enum ek_breaker_state {
     EK_BREAKER_HALF_OPEN, /* weight rises; so many probes at once */
 } ek_breaker_state;
 
-/** What happened in one period. Zero-initialise; what is not known stays 0 and holds nothing against it. */
+/**
+ * What happened in one period. Zero-initialise: what is not known stays 0 and is held against
+ * nobody.
+ */
 typedef struct ek_breaker_sample {
     double load;        /* utilisation; NaN or negative: not known */
     int32_t n_ok;       /* units that succeeded ... */
@@ -55,7 +58,7 @@ typedef struct ek_breaker {
 } ek_breaker;
 
 /** Closed, with an empty window. The first change needs no dwell. */
-void ek_breaker_init(ek_breaker *b);
+void ek_route_breaker_init(ek_breaker *b);
 
 /**
  * Take one sample. At most one change of state.
@@ -63,35 +66,35 @@ void ek_breaker_init(ek_breaker *b);
  * Cost: a few ns while all is quiet, some 100 ns else.
  * @return the state from now on
  */
-ek_breaker_state ek_breaker_step(ek_breaker *b, const ek_breaker_params *params,
-                                 const ek_breaker_sample *sample, int64_t now_us);
+ek_breaker_state ek_route_breaker_step(ek_breaker *b, const ek_breaker_params *params,
+                                       const ek_breaker_sample *sample, int64_t now_us);
 
 /**
  * Open at once: the guarded thing is known to be gone. The one change that asks neither window nor
  * dwell; on an open one the open time begins anew.
  */
-void ek_breaker_trip(ek_breaker *b, const ek_breaker_params *params, int64_t now_us);
+void ek_route_breaker_trip(ek_breaker *b, const ek_breaker_params *params, int64_t now_us);
 
 /**
  * Ask for n units to be sent.
  * @return how many may: all while closed or derated, none while open; while half open what is left
  *         of the probes, and those have to be settled
  */
-int32_t ek_breaker_admit(ek_breaker *b, const ek_breaker_params *params, int32_t n);
+int32_t ek_route_breaker_admit(ek_breaker *b, const ek_breaker_params *params, int32_t n);
 
 /**
  * Probes came to their end. A failed one makes the half-open time end in OPEN as soon as the dwell
  * allows, and no further probe is given until then.
  */
-void ek_breaker_settle(ek_breaker *b, int32_t n_ok, int32_t n_failed);
+void ek_route_breaker_settle(ek_breaker *b, int32_t n_ok, int32_t n_failed);
 
 /**
  * The weight that a load asks for where it is derated: derate_weight at derate_load and below,
  * falling linearly to trip_weight at trip_load and beyond.
  */
-double ek_breaker_derated_weight(const ek_breaker_params *params, double load);
+double ek_route_breaker_derated_weight(const ek_breaker_params *params, double load);
 
 /** "closed", "derated", "open", "half-open". */
-const char *ek_breaker_state_name(ek_breaker_state state);
+const char *ek_route_breaker_state_name(ek_breaker_state state);
 
 #endif

@@ -6,12 +6,12 @@
 #include "base/assert.h"
 #include "route/route.h"
 
-void ek_budget_rest(ek_budget *budget, int32_t n_tokens)
+void ek_route_budget_rest(ek_budget *budget, int32_t n_tokens)
 {
     if (budget->mean > 0) budget->mean *= pow(1 - 1.0 / EK_BUDGET_HORIZON, n_tokens);
 }
 
-double ek_budget_loss(double score_sum_static, double score_sum)
+double ek_route_budget_loss(double score_sum_static, double score_sum)
 {
     if (!(score_sum_static > 0)) return 0;
     double loss = 1 - score_sum / score_sum_static;
@@ -33,8 +33,8 @@ static double sum_of(const double *x, int32_t n)
     return sum;
 }
 
-int32_t ek_budget_trim(const int32_t *static_id, const double *static_score, int32_t k,
-                       double bound, int32_t *id, double *score, double *out_loss)
+int32_t ek_route_budget_trim(const int32_t *static_id, const double *static_score, int32_t k,
+                             double bound, int32_t *id, double *score, double *out_loss)
 {
     ek_assert(k <= EK_ROUTE_TOP_K_MAX);
     /* Places of what was left out and of what was put in; as many of the one as of the other. */
@@ -45,7 +45,7 @@ int32_t ek_budget_trim(const int32_t *static_id, const double *static_score, int
         if (!holds(static_id, k, id[i])) in[n_in++] = i;
     }
     double sum_static = sum_of(static_score, k);
-    double loss = ek_budget_loss(sum_static, sum_of(score, k));
+    double loss = ek_route_budget_loss(sum_static, sum_of(score, k));
     while (loss > bound && n_in > 0) {
         int32_t best = 0, worst = 0;
         for (int32_t i = 1; i < n_in; i++) {
@@ -58,7 +58,7 @@ int32_t ek_budget_trim(const int32_t *static_id, const double *static_score, int
         n_in--;
         out[best] = out[n_in];
         in[worst] = in[n_in];
-        loss = n_in > 0 ? ek_budget_loss(sum_static, sum_of(score, k)) : 0;
+        loss = n_in > 0 ? ek_route_budget_loss(sum_static, sum_of(score, k)) : 0;
     }
     *out_loss = loss;
     return n_undone;

@@ -22,7 +22,7 @@ typedef struct fitter {
     int32_t n_open;
 } fitter;
 
-int32_t ek_capacity_cap(double factor, int32_t n_tokens, int32_t top_k, int32_t n_experts)
+int32_t ek_route_capacity_cap(double factor, int32_t n_tokens, int32_t top_k, int32_t n_experts)
 {
     double exact = factor * n_tokens * top_k / n_experts;
     /* What is whole but for rounding is whole. */
@@ -30,7 +30,7 @@ int32_t ek_capacity_cap(double factor, int32_t n_tokens, int32_t top_k, int32_t 
     return cap < 1 ? 1 : cap > INT32_MAX ? INT32_MAX : (int32_t)cap;
 }
 
-size_t ek_capacity_scratch_bytes(const ek_route_gate *gate, int32_t n_tokens)
+size_t ek_route_capacity_scratch_bytes(const ek_route_gate *gate, int32_t n_tokens)
 {
     size_t n_pairs = (size_t)n_tokens * (size_t)gate->top_k;
     return n_pairs * (sizeof(uint64_t) + sizeof(uint8_t)) +
@@ -227,7 +227,7 @@ static void reroute_token(fitter *f, int32_t t)
         uint8_t *fate = &f->fate[(ptrdiff_t)t * top_k + k];
         if (*fate != FATE_OVER) continue;
         double kept = state.score - ek_route_bend_score(&job->bend, state.scale, state.id[k]);
-        double bound = ek_budget_bound(job->budget, job->params);
+        double bound = ek_route_budget_bound(job->budget, job->params);
         int32_t e = next_best(f, &state, k, (1 - bound) * state.score_static - kept);
         if (e < 0) continue;
         *fate = FATE_REROUTED;
@@ -235,8 +235,8 @@ static void reroute_token(fitter *f, int32_t t)
         state.id[k] = e;
         state.score = kept + ek_route_bend_score(&job->bend, state.scale, e);
         moved = true;
-        double loss = ek_budget_loss(state.score_static, state.score);
-        ek_budget_spend_more(job->budget, loss - (double)job->loss[t]);
+        double loss = ek_route_budget_loss(state.score_static, state.score);
+        ek_route_budget_spend_more(job->budget, loss - (double)job->loss[t]);
         job->loss[t] = (float)loss;
     }
     if (!moved) return;
@@ -255,7 +255,7 @@ static void reroute(fitter *f)
 
 /* ---- later, or not at all ---- */
 
-/** What was not rerouted goes into this round while the cap is not reached, then into later ones. */
+/** What was not rerouted goes into this round up to the cap, then into later ones. */
 static void settle_rest(fitter *f)
 {
     for (int32_t e = 0; e < f->plan->n_experts; e++) {
@@ -330,8 +330,8 @@ static void list_deferred(fitter *f)
     plan->n_deferred = plan->deferred_beg[plan->n_rounds];
 }
 
-ek_status ek_capacity_apply(const ek_capacity_job *job, ek_arena scratch, ek_route_plan *plan,
-                            ek_capacity_counts *out_counts)
+ek_status ek_route_capacity_apply(const ek_capacity_job *job, ek_arena scratch, ek_route_plan *plan,
+                                  ek_capacity_counts *out_counts)
 {
     fitter f = {.job = job, .plan = plan, .n_pairs = plan->n_tokens * plan->top_k};
     size_t n_pairs = (size_t)f.n_pairs;

@@ -18,14 +18,14 @@ struct ek_chooser {
 
 size_t ek_route_chooser_bytes(int32_t n)
 {
-    return sizeof(ek_chooser) + ek_policy_bank_bytes(n) + (size_t)n * sizeof(ek_breaker_sample) +
-           2 * sizeof(int64_t);
+    return sizeof(ek_chooser) + ek_route_policy_bank_bytes(n) +
+           (size_t)n * sizeof(ek_breaker_sample) + 2 * sizeof(int64_t);
 }
 
 static void forget(ek_chooser *c)
 {
     uint64_t seed = ek_mix64((uint64_t)(uint32_t)c->core.params.seed);
-    ek_policy_bank_init(&c->core, &c->bank, 1, seed);
+    ek_route_policy_bank_init(&c->core, &c->bank, 1, seed);
 }
 
 ek_status ek_route_chooser_create(int32_t n, const ek_route_params *params, ek_arena *perm,
@@ -39,11 +39,11 @@ ek_status ek_route_chooser_create(int32_t n, const ek_route_params *params, ek_a
     ek_arena arena = *perm;
     ek_chooser *c = ek_try_new(&arena, ek_chooser, 1);
     ek_breaker_sample *service = ek_try_new(&arena, ek_breaker_sample, n);
-    if (!c || !service || !ek_policy_bank_create(n, &arena, &c->bank))
+    if (!c || !service || !ek_route_policy_bank_create(n, &arena, &c->bank))
         return ek_err_set(err, EK_ENOMEM, "no memory for a choice of %d upstreams", n);
     c->n = n;
     c->service = service;
-    ek_policy_core_init(&c->core, params);
+    ek_route_policy_core_init(&c->core, params);
     forget(c);
     *perm = arena;
     *out_chooser = c;
@@ -55,7 +55,7 @@ ek_status ek_route_chooser_switch(ek_chooser *c, const ek_route_params *params, 
     ek_status status = ek_route_params_check(params, err);
     if (status != EK_OK) return status;
     const ek_policy *before = c->core.policy;
-    ek_policy_core_switch(&c->core, params);
+    ek_route_policy_core_switch(&c->core, params);
     if (c->core.policy != before) forget(c);
     return EK_OK;
 }
@@ -63,10 +63,10 @@ ek_status ek_route_chooser_switch(ek_chooser *c, const ek_route_params *params, 
 void ek_route_chooser_sample(ek_chooser *c, const ek_route_view *view)
 {
     if (!view->utilisation) return;
-    ek_policy_core_sample(&c->core, view->tail_us);
+    ek_route_policy_core_sample(&c->core, view->tail_us);
     const ek_policy_sample sample = {
         .load = view->utilisation, .service = c->service, .now_us = view->sampled_us};
-    ek_policy_bank_sample(&c->core, &c->bank, &sample);
+    ek_route_policy_bank_sample(&c->core, &c->bank, &sample);
     for (int32_t i = 0; i < c->n; i++)
         c->service[i] = (ek_breaker_sample){0};
 }
@@ -93,13 +93,13 @@ static int32_t find(const ek_chooser *c, const double *scores, const float *load
         double load = (double)c->bank.load[i];
         if (loads && loads[i] >= 0) load = (double)loads[i];
         bool excluded;
-        double value = ek_policy_log_p(&c->core, &c->bank, i, load, &excluded);
+        double value = ek_route_policy_log_p(&c->core, &c->bank, i, load, &excluded);
         const ek_breaker *b = &c->bank.breaker[i];
         bool no_probe_left = b->state == EK_BREAKER_HALF_OPEN &&
                              (b->probe_failed || b->n_probes >= c->core.tuned.breaker.probes);
         if ((excluded || no_probe_left) != last_resort) continue;
         value += (c->core.policy->reads_scores ? 1 : EK_ROUTE_TIEBREAK) * log(score);
-        value -= EK_ROUTE_NOISE * ek_policy_noise(noise_seed, (uint64_t)i);
+        value -= EK_ROUTE_NOISE * ek_route_policy_noise(noise_seed, (uint64_t)i);
         if (best >= 0 && value <= best_value) continue;
         best = i;
         best_value = value;
@@ -120,7 +120,7 @@ static void bend(ek_chooser *c, const double *scores, const float *loads, uint64
                  ek_choice *choice)
 {
     double best_score = scores[choice->id];
-    double score_min = best_score * (1 - ek_budget_bound(&c->budget, &c->core.params));
+    double score_min = best_score * (1 - ek_route_budget_bound(&c->budget, &c->core.params));
     int32_t found = find(c, scores, loads, salt, score_min, false);
     if (found < 0) {
         choice->is_last_resort = true;
@@ -129,10 +129,10 @@ static void bend(ek_chooser *c, const double *scores, const float *loads, uint64
     ek_assert(found >= 0); /* the static choice is inside any budget */
     if (found != choice->id) choice->static_id = choice->id;
     choice->id = found;
-    choice->loss = ek_budget_loss(best_score, scores[found]);
+    choice->loss = ek_route_budget_loss(best_score, scores[found]);
     if (!choice->is_last_resort && c->bank.breaker[found].state == EK_BREAKER_HALF_OPEN)
         choice->is_probe =
-            ek_breaker_admit(&c->bank.breaker[found], &c->core.tuned.breaker, 1) == 1;
+            ek_route_breaker_admit(&c->bank.breaker[found], &c->core.tuned.breaker, 1) == 1;
 }
 
 static void tell(ek_chooser *c, const ek_choice *choice)
@@ -157,7 +157,7 @@ ek_choice ek_route_choose(ek_chooser *c, const double *scores, const float *load
     choice.load_view_stale = reads_loads && (!c->bank.sampled || age_us > age_max_us);
     if (choice.id >= 0 && reads_loads && !choice.load_view_stale)
         bend(c, scores, loads, salt, &choice);
-    if (reads_loads) ek_budget_spend(&c->budget, choice.loss);
+    if (reads_loads) ek_route_budget_spend(&c->budget, choice.loss);
     tell(c, &choice);
     return choice;
 }
@@ -174,7 +174,7 @@ void ek_route_choose_report(ek_chooser *c, int32_t id, bool ok, int64_t latency_
 void ek_route_choose_settle(ek_chooser *c, int32_t id, bool ok)
 {
     ek_assert(id >= 0 && id < c->n);
-    ek_breaker_settle(&c->bank.breaker[id], ok, !ok);
+    ek_route_breaker_settle(&c->bank.breaker[id], ok, !ok);
 }
 
 const ek_breaker *ek_route_chooser_breakers(const ek_chooser *c)

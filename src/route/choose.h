@@ -1,10 +1,11 @@
 /*
- * One choice per request: the policies of route/policy.h over n upstream services instead of over a layer's
- * experts. The same penalties, breakers, quality budget and staleness; what differs is that exactly one is
- * chosen, that failures and latency come with the load, and that a half-open upstream gets single probes.
+ * One choice per request: the policies of route/policy.h over n upstream services instead of over a
+ * layer's experts. The same penalties, breakers, quality budget and staleness; what differs is that
+ * exactly one is chosen, that failures and latency come with the load, and that a half-open
+ * upstream gets single probes.
  *
- * A *score* says how well an upstream fits a request, from a rule or a classifier: 0 means it cannot serve it,
- * else higher is better; only ratios matter. One owner at a time; pure.
+ * A *score* says how well an upstream fits a request, from a rule or a classifier: 0 means it
+ * cannot serve it, else higher is better; only ratios matter. One owner at a time; pure.
  */
 #ifndef EK_ROUTE_CHOOSE_H
 #define EK_ROUTE_CHOOSE_H
@@ -55,7 +56,11 @@ size_t ek_route_chooser_bytes(int32_t n);
 EK_MUST ek_status ek_route_chooser_create(int32_t n, const ek_route_params *params, ek_arena *perm,
                                           ek_chooser **out_chooser, ek_err *err);
 
-/** Other params from the next choice on; what is known of the upstreams stays where the policy stays. */
+/**
+ * Other params from the next choice on; what is known of the upstreams stays where the policy
+ * stays.
+ * @return EK_OK; EK_EINVAL with a text, and the params in force stay
+ */
 EK_MUST ek_status ek_route_chooser_switch(ek_chooser *c, const ek_route_params *params,
                                           ek_err *err);
 
@@ -69,13 +74,12 @@ void ek_route_chooser_sample(ek_chooser *c, const ek_route_view *view);
 /**
  * Choose an upstream for one request.
  * @param scores (n) >= 0; NaN and infinities count as 0
- * @param loads  (n) utilisations of this moment, NaN: not known; NULL: those of the last sample. Where the
- *               caller counts what is under way itself, they keep the requests of one period from going
- *               all the same way.
+ * @param loads  (n) utilisations of this moment, NaN: not known; NULL: those of the last sample.
+ *               Where the caller counts what is under way itself, they keep the requests of one
+ *               period from going all the same way.
  * @param age_us of the last sample now
  * @param salt   anything that differs from request to request: it decides between equals
- * @return the choice; ties under `static` go to the lower id
- * Cost O(n).
+ * @return the choice; ties under `static` go to the lower id Cost O(n).
  */
 ek_choice ek_route_choose(ek_chooser *c, const double *scores, const float *loads, int64_t age_us,
                           uint64_t salt);
@@ -83,7 +87,9 @@ ek_choice ek_route_choose(ek_chooser *c, const double *scores, const float *load
 /** How a request ended, for the next sample. A failure is what the upstream is to blame for. */
 void ek_route_choose_report(ek_chooser *c, int32_t id, bool ok, int64_t latency_us);
 
-/** The same for a probe, besides the report: frees its place and, failed, ends the half-open time. */
+/**
+ * The same for a probe, besides the report: frees its place and, failed, ends the half-open time.
+ */
 void ek_route_choose_settle(ek_chooser *c, int32_t id, bool ok);
 
 const ek_breaker *ek_route_chooser_breakers(const ek_chooser *c); /* (n) */

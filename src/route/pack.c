@@ -19,8 +19,8 @@ static void sum_up(ek_route_plan *plan, int32_t *next)
 }
 
 /*
- * The loops work on copies of the plan's fields: what they store could be one of those, for all that
- * the compiler knows, and they would be read again each time.
+ * The loops work on copies of the plan's fields: what they store could be one of those, for all
+ * that the compiler knows, and they would be read again each time.
  */
 
 /** Counts rows in expert_beg[e + 1], and experts that have any. */

@@ -29,7 +29,7 @@ static void settle_probes(ek_policy_bank *bank)
 {
     for (int32_t e = 0; e < bank->n; e++)
         if (bank->breaker[e].n_probes > 0)
-            ek_breaker_settle(&bank->breaker[e], bank->breaker[e].n_probes, 0);
+            ek_route_breaker_settle(&bank->breaker[e], bank->breaker[e].n_probes, 0);
 }
 
 static void take_sample(planner *p)
@@ -38,7 +38,7 @@ static void take_sample(planner *p)
     const ek_route_view *view = p->view;
     if (router->view_version != view->version) {
         router->view_version = view->version;
-        ek_policy_core_sample(&router->core, view->tail_us);
+        ek_route_policy_core_sample(&router->core, view->tail_us);
     }
     const ek_policy_sample sample = {
         .load = view->utilisation + (ptrdiff_t)p->layer_idx * router->gate.n_experts,
@@ -46,14 +46,14 @@ static void take_sample(planner *p)
     };
     ek_policy_bank *bank = &p->layer->bank;
     settle_probes(bank);
-    ek_policy_bank_sample(&router->core, bank, &sample);
+    ek_route_policy_bank_sample(&router->core, bank, &sample);
     p->layer->view_version = view->version;
 }
 
 /** While the policy cannot see, and until it looks again, there are no penalties and no probes. */
 static void look_away(ek_router_layer *layer)
 {
-    if (layer->is_current) ek_policy_bank_blind(&layer->bank);
+    if (layer->is_current) ek_route_policy_bank_blind(&layer->bank);
     layer->is_current = false;
     layer->n_half_open = 0;
 }
@@ -65,7 +65,7 @@ static void refresh(planner *p)
     ek_router_layer *layer = p->layer;
     if (layer->params_version != router->params_version) {
         if (layer->policy_version != router->policy_version)
-            ek_router_init_bank(router, p->layer_idx);
+            ek_route_layer_init(router, p->layer_idx);
         layer->params_version = router->params_version;
         look_away(layer);
     }
@@ -80,7 +80,7 @@ static void refresh(planner *p)
     if (layer->is_current && layer->view_version == view->version) return;
     layer->n_half_open = 0;
     if (layer->bank.sampled && layer->view_version == view->version)
-        ek_policy_bank_refresh(&router->core, &layer->bank);
+        ek_route_policy_bank_refresh(&router->core, &layer->bank);
     else
         take_sample(p);
     layer->is_current = true;
@@ -130,9 +130,10 @@ static void choose_bent(planner *p, float *loss)
         const float *value = ek_route_gate_choose(gate, p->logits + (ptrdiff_t)t * gate->n_experts,
                                                   p->bias, &router->scratch, id, weight);
         ek_bend_outcome outcome;
-        ek_route_bend_token(&p->bend, p->bias, value, ek_budget_bound(budget, &router->core.params),
-                            id, weight, &outcome);
-        ek_budget_spend(budget, outcome.loss);
+        ek_route_bend_token(&p->bend, p->bias, value,
+                            ek_route_budget_bound(budget, &router->core.params), id, weight,
+                            &outcome);
+        ek_route_budget_spend(budget, outcome.loss);
         loss[t] = (float)outcome.loss;
         plan->token_flags[t] = outcome.changed ? EK_ROUTE_TOKEN_CHANGED : 0;
         stats->n_changed += outcome.changed;
@@ -154,8 +155,8 @@ static void set_caps(planner *p)
     bool is_capped = params->capacity_factor > 0;
     int64_t cap = INT32_MAX;
     if (is_capped)
-        cap = ek_capacity_cap(params->capacity_factor, p->plan->n_tokens, gate->top_k,
-                              gate->n_experts);
+        cap = ek_route_capacity_cap(params->capacity_factor, p->plan->n_tokens, gate->top_k,
+                                    gate->n_experts);
     const int32_t *n_replicas = NULL;
     if (is_capped && p->view && p->view->n_replicas)
         n_replicas = p->view->n_replicas + (ptrdiff_t)p->layer_idx * gate->n_experts;
@@ -177,8 +178,9 @@ static void admit_probes(planner *p)
     if (p->layer->n_half_open == 0) return;
     for (int32_t e = 0; e < plan->n_experts; e++)
         if (p->layer->bank.breaker[e].state == EK_BREAKER_HALF_OPEN)
-            (void)ek_breaker_admit(&p->layer->bank.breaker[e], &p->router->core.params.breaker,
-                                   plan->expert_beg[e + 1] - plan->expert_beg[e]);
+            (void)ek_route_breaker_admit(&p->layer->bank.breaker[e],
+                                         &p->router->core.params.breaker,
+                                         plan->expert_beg[e + 1] - plan->expert_beg[e]);
 }
 
 static ek_status fit(planner *p, float *loss, ek_arena scratch, ek_capacity_counts *out_counts)
@@ -194,7 +196,7 @@ static ek_status fit(planner *p, float *loss, ek_arena scratch, ek_capacity_coun
         .loss = loss,
         .budget = &p->layer->budget,
     };
-    return ek_capacity_apply(&job, scratch, p->plan, out_counts);
+    return ek_route_capacity_apply(&job, scratch, p->plan, out_counts);
 }
 
 /* ---- all of it ---- */
@@ -237,7 +239,7 @@ static ek_status plan_loaded(planner *p, int32_t *next, ek_arena *arena)
     if (!is_bent && !is_fitted) {
         choose_static(p);
         ek_route_pack(plan, next);
-        ek_budget_rest(&p->layer->budget, plan->n_tokens);
+        ek_route_budget_rest(&p->layer->budget, plan->n_tokens);
         tell(p, &counts, NULL);
         return EK_OK;
     }
@@ -254,7 +256,7 @@ static ek_status plan_loaded(planner *p, int32_t *next, ek_arena *arena)
         choose_bent(p, loss);
     } else {
         choose_static(p);
-        ek_budget_rest(&p->layer->budget, plan->n_tokens);
+        ek_route_budget_rest(&p->layer->budget, plan->n_tokens);
     }
     ek_status status = is_fitted ? fit(p, loss, scratch, &counts) : EK_OK;
     if (status != EK_OK) return status;
@@ -329,9 +331,9 @@ size_t ek_route_plan_bytes(const ek_route_gate *gate, int32_t n_tokens)
 {
     size_t n_pairs = (size_t)n_tokens * (size_t)gate->top_k;
     size_t n_experts = (size_t)gate->n_experts;
-    /* Four arrays of pairs, first rows and counters; flags; what waits; losses and the fitting's scratch. */
+    /* Four arrays of pairs, first rows, counters; flags, losses, what waits; scratch to fit. */
     size_t lasting = (4 * n_pairs + 2 * n_experts + 2) * sizeof(int32_t);
     size_t fitted = (size_t)n_tokens * (sizeof(uint8_t) + sizeof(float)) +
                     (n_pairs + EK_ROUTE_DEFERRALS_MAX + 1) * sizeof(int32_t);
-    return lasting + fitted + ek_capacity_scratch_bytes(gate, n_tokens) + 4 * sizeof(int32_t);
+    return lasting + fitted + ek_route_capacity_scratch_bytes(gate, n_tokens) + 4 * sizeof(int32_t);
 }

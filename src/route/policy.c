@@ -15,7 +15,7 @@ static void init_bank(ek_policy_bank *bank)
     memset(bank->load, 0, (size_t)bank->n * sizeof *bank->load);
     memset(bank->smooth, 0, (size_t)bank->n * sizeof *bank->smooth);
     for (int32_t i = 0; i < bank->n; i++)
-        ek_breaker_init(&bank->breaker[i]);
+        ek_route_breaker_init(&bank->breaker[i]);
     bank->sampled = false;
 }
 
@@ -35,7 +35,7 @@ static void step_breakers(const ek_route_params *params, ek_policy_bank *bank,
         ek_breaker_sample s = {0};
         if (sample->service) s = sample->service[i];
         s.load = (double)bank->load[i];
-        ek_breaker_step(&bank->breaker[i], &params->breaker, &s, sample->now_us);
+        ek_route_breaker_step(&bank->breaker[i], &params->breaker, &s, sample->now_us);
     }
 }
 
@@ -83,7 +83,7 @@ static double penalty_breaker(const ek_route_params *params, const ek_policy_ban
 {
     double weight = (double)bank->breaker[i].weight;
     if (load == (double)bank->load[i] || load < params->breaker.derate_load) return weight;
-    return fmin(weight, ek_breaker_derated_weight(&params->breaker, load));
+    return fmin(weight, ek_route_breaker_derated_weight(&params->breaker, load));
 }
 
 static double penalty_adaptive(const ek_route_params *params, const ek_policy_bank *bank, int32_t i,
@@ -112,40 +112,40 @@ static void tune(ek_policy_core *core)
 {
     core->tuned = core->params;
     if (core->policy->id == EK_ROUTE_POLICY_ADAPTIVE)
-        ek_adapt_tune(core->adapt.gain, &core->params, &core->tuned);
+        ek_route_adapt_tune(core->adapt.gain, &core->params, &core->tuned);
 }
 
-void ek_policy_core_init(ek_policy_core *core, const ek_route_params *params)
+void ek_route_policy_core_init(ek_policy_core *core, const ek_route_params *params)
 {
-    ek_adapt_init(&core->adapt);
+    ek_route_adapt_init(&core->adapt);
     core->load_max = 0;
-    ek_policy_core_switch(core, params);
+    ek_route_policy_core_switch(core, params);
 }
 
-void ek_policy_core_switch(ek_policy_core *core, const ek_route_params *params)
+void ek_route_policy_core_switch(ek_policy_core *core, const ek_route_params *params)
 {
     core->params = *params;
     core->policy = &ek_route_policies[params->policy];
     tune(core);
 }
 
-void ek_policy_core_sample(ek_policy_core *core, int64_t tail_us)
+void ek_route_policy_core_sample(ek_policy_core *core, int64_t tail_us)
 {
     if (core->policy->id == EK_ROUTE_POLICY_ADAPTIVE &&
-        ek_adapt_sample(&core->adapt, &core->params, tail_us, core->load_max))
+        ek_route_adapt_sample(&core->adapt, &core->params, tail_us, core->load_max))
         tune(core);
     core->load_max = 0;
 }
 
 /* ---- a bank ---- */
 
-size_t ek_policy_bank_bytes(int32_t n)
+size_t ek_route_policy_bank_bytes(int32_t n)
 {
     size_t each = sizeof(ek_breaker) + 5 * sizeof(float) + sizeof(int32_t) + sizeof(uint8_t);
     return (size_t)n * each + 4 * sizeof(int64_t); /* each array may need padding before it */
 }
 
-bool ek_policy_bank_create(int32_t n, ek_arena *perm, ek_policy_bank *out_bank)
+bool ek_route_policy_bank_create(int32_t n, ek_arena *perm, ek_policy_bank *out_bank)
 {
     ek_arena arena = *perm;
     ek_policy_bank bank = {
@@ -167,16 +167,16 @@ bool ek_policy_bank_create(int32_t n, ek_arena *perm, ek_policy_bank *out_bank)
     return true;
 }
 
-void ek_policy_bank_init(const ek_policy_core *core, ek_policy_bank *bank, int32_t n_needed,
-                         uint64_t noise_seed)
+void ek_route_policy_bank_init(const ek_policy_core *core, ek_policy_bank *bank, int32_t n_needed,
+                               uint64_t noise_seed)
 {
     bank->n_needed = n_needed;
     bank->noise_seed = noise_seed;
     core->policy->init(bank);
-    ek_policy_bank_blind(bank);
+    ek_route_policy_bank_blind(bank);
 }
 
-void ek_policy_bank_blind(ek_policy_bank *bank)
+void ek_route_policy_bank_blind(ek_policy_bank *bank)
 {
     for (int32_t i = 0; i < bank->n; i++) {
         bank->log_p[i] = bank->mask[i] = 0;
@@ -186,7 +186,7 @@ void ek_policy_bank_blind(ek_policy_bank *bank)
     bank->n_bent = 0;
 }
 
-double ek_policy_noise(uint64_t seed, uint64_t what)
+double ek_route_policy_noise(uint64_t seed, uint64_t what)
 {
     return (double)(ek_mix64(seed ^ ek_mix64(what)) >> 11) * 0x1p-53;
 }
@@ -202,8 +202,8 @@ static double log_p_alone(const ek_policy_core *core, const ek_policy_bank *bank
     return p >= 1 ? 0 : log(p > p_min ? p : p_min); /* a NaN would become p_min */
 }
 
-double ek_policy_log_p(const ek_policy_core *core, const ek_policy_bank *bank, int32_t i,
-                       double load, bool *out_excluded)
+double ek_route_policy_log_p(const ek_policy_core *core, const ek_policy_bank *bank, int32_t i,
+                             double load, bool *out_excluded)
 {
     double log_p = log_p_alone(core, bank, i, load, out_excluded);
     if (!*out_excluded || bank->mask[i] < 0) return log_p;
@@ -215,7 +215,7 @@ double ek_policy_log_p(const ek_policy_core *core, const ek_policy_bank *bank, i
 static void set_penalty(ek_policy_bank *bank, int32_t i, double log_p, double floor)
 {
     log_p = fmax(log_p, floor + EK_ROUTE_NOISE) -
-            EK_ROUTE_NOISE * ek_policy_noise(bank->noise_seed, (uint64_t)i);
+            EK_ROUTE_NOISE * ek_route_policy_noise(bank->noise_seed, (uint64_t)i);
     bank->log_p[i] = (float)log_p;
     bank->p[i] = (float)exp(log_p);
 }
@@ -242,10 +242,10 @@ static void readmit(const ek_policy_core *core, ek_policy_bank *bank, int32_t n_
     }
 }
 
-void ek_policy_bank_refresh(const ek_policy_core *core, ek_policy_bank *bank)
+void ek_route_policy_bank_refresh(const ek_policy_core *core, ek_policy_bank *bank)
 {
     if (!core->policy->penalty) {
-        ek_policy_bank_blind(bank);
+        ek_route_policy_bank_blind(bank);
         return;
     }
     double floor = log(core->tuned.penalty_min);
@@ -266,8 +266,8 @@ void ek_policy_bank_refresh(const ek_policy_core *core, ek_policy_bank *bank)
     readmit(core, bank, n_excluded, floor);
 }
 
-void ek_policy_bank_sample(ek_policy_core *core, ek_policy_bank *bank,
-                           const ek_policy_sample *sample)
+void ek_route_policy_bank_sample(ek_policy_core *core, ek_policy_bank *bank,
+                                 const ek_policy_sample *sample)
 {
     for (int32_t i = 0; i < bank->n; i++) {
         double load = (double)sample->load[i];
@@ -277,5 +277,5 @@ void ek_policy_bank_sample(ek_policy_core *core, ek_policy_bank *bank,
     }
     if (core->policy->step) core->policy->step(&core->tuned, bank, sample);
     bank->sampled = true;
-    ek_policy_bank_refresh(core, bank);
+    ek_route_policy_bank_refresh(core, bank);
 }

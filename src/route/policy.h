@@ -1,10 +1,11 @@
 /*
  * Policies: how load bends the choice. Five rows of a table over one mechanism.
  *
- * A candidate e with score s(e) is chosen by a(e) = s(e) * p(L(e)) + bias(e). A policy is its p: a penalty in
- * [penalty_min, 1] computed from load, or "excluded". What candidates are is the caller's affair: experts of
- * a layer (route/route.h) or upstream services (route/choose.h). One *bank* holds what a policy knows of one
- * set of candidates; it is brought up to date once per load sample, and choices only read it.
+ * A candidate e with score s(e) is chosen by a(e) = s(e) * p(L(e)) + bias(e). A policy is its p: a
+ * penalty in [penalty_min, 1] computed from load, or "excluded". What candidates are is the
+ * caller's affair: experts of a layer (route/route.h) or upstream services (route/choose.h). One
+ * *bank* holds what a policy knows of one set of candidates; it is brought up to date once per load
+ * sample, and choices only read it.
  *
  * Pure; a bank and its core have one owner at a time.
  */
@@ -22,7 +23,7 @@
 /** Sampling periods after which a view is stale. */
 #define EK_ROUTE_STALE_PERIODS 5
 
-/** In a penalty's logarithm: what decides between equals, far below any difference that means something. */
+/** In a penalty's logarithm: decides between equals, far below what means something. */
 #define EK_ROUTE_NOISE 1e-4
 
 /**
@@ -92,43 +93,46 @@ typedef struct ek_policy_core {
 } ek_policy_core;
 
 /** @param params have passed ek_route_params_check */
-void ek_policy_core_init(ek_policy_core *core, const ek_route_params *params);
+void ek_route_policy_core_init(ek_policy_core *core, const ek_route_params *params);
 
 /** Other params; the controller of `adaptive` goes on where it stood. */
-void ek_policy_core_switch(ek_policy_core *core, const ek_route_params *params);
+void ek_route_policy_core_switch(ek_policy_core *core, const ek_route_params *params);
 
 /** One sample for the controller of `adaptive`; once per view, before the banks' own. */
-void ek_policy_core_sample(ek_policy_core *core, int64_t tail_us);
+void ek_route_policy_core_sample(ek_policy_core *core, int64_t tail_us);
 
-size_t ek_policy_bank_bytes(int32_t n);
-/** Memory for n candidates; false: arena is full, nothing was taken. Call ek_policy_bank_init next. */
-EK_MUST bool ek_policy_bank_create(int32_t n, ek_arena *perm, ek_policy_bank *out_bank);
+size_t ek_route_policy_bank_bytes(int32_t n);
+/**
+ * Memory for n candidates; ek_route_policy_bank_init comes next. @return false: the arena is full,
+ * and nothing was taken
+ */
+EK_MUST bool ek_route_policy_bank_create(int32_t n, ek_arena *perm, ek_policy_bank *out_bank);
 
 /**
  * Nothing known, nothing bent.
  * @param n_needed candidates that a choice needs: so many are never excluded at once
  */
-void ek_policy_bank_init(const ek_policy_core *core, ek_policy_bank *bank, int32_t n_needed,
-                         uint64_t noise_seed);
+void ek_route_policy_bank_init(const ek_policy_core *core, ek_policy_bank *bank, int32_t n_needed,
+                               uint64_t noise_seed);
 
 /** Take a sample and compute the penalties that follow from it. Cost O(n). */
-void ek_policy_bank_sample(ek_policy_core *core, ek_policy_bank *bank,
-                           const ek_policy_sample *sample);
+void ek_route_policy_bank_sample(ek_policy_core *core, ek_policy_bank *bank,
+                                 const ek_policy_sample *sample);
 
 /** Compute the penalties again from what is known: other params, or a view that is usable again. */
-void ek_policy_bank_refresh(const ek_policy_core *core, ek_policy_bank *bank);
+void ek_route_policy_bank_refresh(const ek_policy_core *core, ek_policy_bank *bank);
 
 /** No usable view: p = 1 for all until the next sample. What was known is kept. */
-void ek_policy_bank_blind(ek_policy_bank *bank);
+void ek_route_policy_bank_blind(ek_policy_bank *bank);
 
 /**
  * log p of candidate i at a load that may be newer than the last sample, clipped and without noise.
  * @param out_excluded whether it is to be left out
  */
-double ek_policy_log_p(const ek_policy_core *core, const ek_policy_bank *bank, int32_t i,
-                       double load, bool *out_excluded);
+double ek_route_policy_log_p(const ek_policy_core *core, const ek_policy_bank *bank, int32_t i,
+                             double load, bool *out_excluded);
 
 /** In [0, 1): the noise of one candidate, the same whenever it is asked for. */
-double ek_policy_noise(uint64_t seed, uint64_t what);
+double ek_route_policy_noise(uint64_t seed, uint64_t what);
 
 #endif

@@ -10,7 +10,7 @@ size_t ek_route_bytes(const ek_route_gate *gate, int32_t n_layers)
 {
     size_t n_experts = (size_t)gate->n_experts;
     size_t layers =
-        (size_t)n_layers * (sizeof(ek_router_layer) + ek_policy_bank_bytes(gate->n_experts));
+        (size_t)n_layers * (sizeof(ek_router_layer) + ek_route_policy_bank_bytes(gate->n_experts));
     size_t scratch = n_experts * (4 * sizeof(float) + 3 * sizeof(int32_t)) + sizeof(int32_t) +
                      2 * (size_t)gate->n_groups +
                      (size_t)(gate->top_k + gate->n_groups_used) * sizeof(uint64_t);
@@ -46,7 +46,7 @@ static bool take_layers(ek_router *router, ek_arena *arena)
     router->layers = ek_try_new(arena, ek_router_layer, router->n_layers);
     if (!router->layers) return false;
     for (int32_t i = 0; i < router->n_layers; i++)
-        if (!ek_policy_bank_create(router->gate.n_experts, arena, &router->layers[i].bank))
+        if (!ek_route_policy_bank_create(router->gate.n_experts, arena, &router->layers[i].bank))
             return false;
     return true;
 }
@@ -57,12 +57,12 @@ static void follow_params(ek_router *router)
     router->is_plain = !router->core.policy->penalty && router->core.params.capacity_factor == 0;
 }
 
-void ek_router_init_bank(ek_router *router, int32_t layer)
+void ek_route_layer_init(ek_router *router, int32_t layer)
 {
     router->layers[layer].policy_version = router->policy_version;
     uint64_t seed = ek_mix64((uint64_t)(uint32_t)router->core.params.seed);
-    ek_policy_bank_init(&router->core, &router->layers[layer].bank, router->gate.top_k,
-                        ek_mix64(seed + (uint64_t)layer));
+    ek_route_policy_bank_init(&router->core, &router->layers[layer].bank, router->gate.top_k,
+                              ek_mix64(seed + (uint64_t)layer));
 }
 
 ek_status ek_route_create(const ek_route_gate *gate, int32_t n_layers,
@@ -84,11 +84,11 @@ ek_status ek_route_create(const ek_route_gate *gate, int32_t n_layers,
     if (!router || !take_scratch(router, &arena) || !take_layers(router, &arena))
         return ek_err_set(err, EK_ENOMEM, "no memory for the router of %d layers of %d experts",
                           n_layers, gate->n_experts);
-    ek_policy_core_init(&router->core, params);
+    ek_route_policy_core_init(&router->core, params);
     follow_params(router);
     for (int32_t i = 0; i < n_layers; i++) {
         router->layers[i].params_version = router->params_version;
-        ek_router_init_bank(router, i);
+        ek_route_layer_init(router, i);
     }
     *perm = arena;
     *out_router = router;
@@ -121,7 +121,7 @@ bool ek_route_adopt(ek_router *router)
                                                  memory_order_acquire, memory_order_relaxed))
         return false;
     if (router->mail_params.policy != router->core.params.policy) router->policy_version++;
-    ek_policy_core_switch(&router->core, &router->mail_params);
+    ek_route_policy_core_switch(&router->core, &router->mail_params);
     atomic_store_explicit(&router->mail, MAIL_EMPTY, memory_order_release);
     follow_params(router);
     return true;

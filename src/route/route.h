@@ -50,10 +50,12 @@ typedef struct ek_route_gate {
 typedef struct ek_route_view {
     uint64_t version; /* another one for each snapshot */
     int64_t age_us;   /* of the youngest sample */
-    /* (n_layers, n_experts) in [0, inf) of the best replica; NULL: load-blind; NaN: this one is not known */
+    /*
+     * (n_layers, n_experts) in [0, inf) of the best replica; NULL: load-blind; NaN: this one is not
+     * known
+     */
     const float *utilisation;
-    int64_t
-        sampled_us; /* when the sample was taken, on a monotonic clock: what breakers tell time by */
+    int64_t sampled_us; /* when, on a monotonic clock: what breakers tell the time by */
     int64_t tail_us; /* P99 of service times since the last sample, for `adaptive`; 0: not known */
     /* (n_layers, n_experts) usable replicas, 0: none; NULL: one each. Read by capacity only. */
     const int32_t *n_replicas;
@@ -90,8 +92,9 @@ typedef struct ek_route_plan {
 
     uint8_t *token_flags; /* (n_tokens) EK_ROUTE_TOKEN_*; NULL: nothing happened to any */
     /*
-     * Token-slots t * top_k + k that wait: those of round r (1..n_rounds) are deferred_beg[r - 1] ..
-     * deferred_beg[r] - 1, ascending. Each round becomes a plan of its own by ek_route_plan_deferred.
+     * Token-slots t * top_k + k that wait: those of round r (1..n_rounds) are deferred_beg[r - 1]
+     * .. deferred_beg[r] - 1, ascending. Each round becomes a plan of its own by
+     * ek_route_plan_deferred.
      */
     int32_t *deferred;     /* (n_deferred) */
     int32_t *deferred_beg; /* (n_rounds + 1) */
@@ -104,9 +107,9 @@ typedef struct ek_route_plan {
 } ek_route_plan;
 
 /**
- * What a router has done since it was created. Token means token in one layer. Means over all tokens
- * are sums over n_tokens; those of a shadow sum over n_shadow stand for the n_bent tokens of which
- * they are a sample.
+ * What a router has done since it was created. Token means token in one layer. Means over all
+ * tokens are sums over n_tokens; those of a shadow sum over n_shadow stand for the n_bent tokens of
+ * which they are a sample.
  */
 typedef struct ek_route_stats {
     int64_t n_tokens;
@@ -175,8 +178,8 @@ EK_MUST ek_status ek_route_plan_layer(ek_router *router, int32_t layer, const fl
                                       ek_route_plan *out_plan);
 
 /**
- * One round of what a plan deferred, as a plan of its own: same experts, same weights, rows for that
- * round's token-slots only. Executing the plan and each of its rounds once does all the work.
+ * One round of what a plan deferred, as a plan of its own: same experts, same weights, rows for
+ * that round's token-slots only. Executing the plan and each of its rounds once does all the work.
  * @param plan  from ek_route_plan_layer; expert_id and weight of the result are its
  * @param round in [1, plan->n_rounds]
  * @param step  at most ek_route_plan_bytes

@@ -1,7 +1,8 @@
 /*
  * The router's own state; for the files of this room that implement route.h.
  *
- * All of it belongs to the router's owner, but for the mailbox, through which anybody may leave other params.
+ * All of it belongs to the router's owner, but for the mailbox, through which anybody may leave
+ * other params.
  */
 #ifndef EK_ROUTE_ROUTER_H
 #define EK_ROUTE_ROUTER_H
@@ -49,6 +50,6 @@ struct ek_router {
 };
 
 /** Begin anew with what the policy knows of a layer. */
-void ek_router_init_bank(ek_router *router, int32_t layer);
+void ek_route_layer_init(ek_router *router, int32_t layer);
 
 #endif

@@ -31,20 +31,20 @@ static void test_tuning(void **state)
     (void)state;
     const ek_route_params params = adaptive_params();
     ek_route_params tuned;
-    ek_adapt_tune(0.5, &params, &tuned);
+    ek_route_adapt_tune(0.5, &params, &tuned);
     assert_memory_equal(&tuned.breaker, &params.breaker, sizeof tuned.breaker);
     assert_true(tuned.discount_alpha == 0 && tuned.discount_beta == 0);
-    ek_adapt_tune(0, &params, &tuned);
+    ek_route_adapt_tune(0, &params, &tuned);
     assert_true(tuned.breaker.recover_load == 0.85 && tuned.breaker.derate_load == 0.95 &&
                 tuned.breaker.trip_load == 4.0);
     assert_true(tuned.breaker.derate_weight == 1 && tuned.breaker.trip_weight == 1);
     assert_true(tuned.discount_alpha == 0 && tuned.discount_beta == 0);
-    ek_adapt_tune(1, &params, &tuned);
+    ek_route_adapt_tune(1, &params, &tuned);
     assert_float_equal(tuned.breaker.recover_load, 0.45, 1e-9);
     assert_float_equal(tuned.breaker.derate_load, 0.55, 1e-9);
     assert_float_equal(tuned.breaker.trip_load, 0.70, 1e-9);
     assert_true(tuned.discount_alpha == 0.3 && tuned.discount_beta == 2);
-    ek_adapt_tune(0.75, &params, &tuned);
+    ek_route_adapt_tune(0.75, &params, &tuned);
     assert_float_equal(tuned.breaker.derate_load, 0.625, 1e-9);
     assert_float_equal(tuned.discount_alpha, 0.15, 1e-9);
 }
@@ -60,7 +60,7 @@ static void test_tuned_params_are_sound(void **state)
         params.breaker.recover_load = 0.01 + ek_rng_unit(&rng);
         params.breaker.derate_load = params.breaker.recover_load + 0.01 + ek_rng_unit(&rng);
         params.breaker.trip_load = params.breaker.derate_load + 0.01 + ek_rng_unit(&rng);
-        ek_adapt_tune(ek_rng_unit(&rng), &params, &tuned);
+        ek_route_adapt_tune(ek_rng_unit(&rng), &params, &tuned);
         const ek_breaker_params *b = &tuned.breaker;
         assert_true(b->recover_load < b->derate_load && b->derate_load < b->trip_load);
         assert_true(b->recover_load > 0 && b->trip_load <= fmax(params.breaker.trip_load, 4));
@@ -73,7 +73,7 @@ static void test_tuned_params_are_sound(void **state)
 static void feed(ek_adapt *a, const ek_route_params *params, int64_t tail_us, double load_max)
 {
     for (int32_t i = 0; i < params->adaptive_samples; i++)
-        ek_adapt_sample(a, params, tail_us, load_max);
+        ek_route_adapt_sample(a, params, tail_us, load_max);
 }
 
 /** Before, trial, after: kept when it beats both sides' mean by 2 %. */
@@ -82,7 +82,7 @@ static void test_trials(void **state)
     (void)state;
     const ek_route_params params = adaptive_params();
     ek_adapt a;
-    ek_adapt_init(&a);
+    ek_route_adapt_init(&a);
     feed(&a, &params, 0, 0.9);     /* tail not known */
     feed(&a, &params, 1000, 0.59); /* nothing is loaded */
     feed(&a, &params, 1000, NAN);
@@ -117,30 +117,30 @@ static void test_trials(void **state)
     assert_float_equal(a.gain, 0.425, 1e-9); /* the other way, half as far */
 }
 
-/** A trial that is better by 5 %, with scatter that could explain it, is not kept; without, it is. */
+/** A trial that is 5 % better is kept, but not where scatter could explain it. */
 static void test_chance_is_no_merit(void **state)
 {
     (void)state;
     const ek_route_params params = adaptive_params();
     for (int32_t scatter = 0; scatter <= 200; scatter += 200) {
         ek_adapt a;
-        ek_adapt_init(&a);
+        ek_route_adapt_init(&a);
         for (int32_t i = 0; i < 3 * params.adaptive_samples; i++) {
             int64_t mean_us = a.phase == EK_ADAPT_TRIAL ? 950 : 1000;
-            ek_adapt_sample(&a, &params, mean_us + (i % 2 ? scatter : -scatter), 0.9);
+            ek_route_adapt_sample(&a, &params, mean_us + (i % 2 ? scatter : -scatter), 0.9);
         }
         assert_int_equal(a.n_trials, 1);
         assert_int_equal(a.n_kept, scatter == 0);
     }
 }
 
-/** A load that falls all the time makes each trial better than what was before it. It is not kept. */
+/** Under a load that falls all the time each trial is better than before. It is not kept. */
 static void test_a_trend_is_no_merit(void **state)
 {
     (void)state;
     const ek_route_params params = adaptive_params();
     ek_adapt a;
-    ek_adapt_init(&a);
+    ek_route_adapt_init(&a);
     double tail_us = 1e9;
     for (int32_t i = 0; i < 300; i++, tail_us *= 0.96)
         feed(&a, &params, (int64_t)tail_us, 0.9);
@@ -155,21 +155,21 @@ static void test_a_bad_trial_is_short(void **state)
     (void)state;
     const ek_route_params params = adaptive_params();
     ek_adapt a;
-    ek_adapt_init(&a);
+    ek_route_adapt_init(&a);
     feed(&a, &params, 1000, 0.9);
     assert_int_equal(a.phase, EK_ADAPT_TRIAL);
-    assert_false(ek_adapt_sample(&a, &params, 1600, 0.9));
-    assert_false(ek_adapt_sample(&a, &params, 1000, 0.9));
-    assert_false(ek_adapt_sample(&a, &params, 1600, 0.9));
-    assert_true(ek_adapt_sample(&a, &params, 1600, 0.9));
+    assert_false(ek_route_adapt_sample(&a, &params, 1600, 0.9));
+    assert_false(ek_route_adapt_sample(&a, &params, 1000, 0.9));
+    assert_false(ek_route_adapt_sample(&a, &params, 1600, 0.9));
+    assert_true(ek_route_adapt_sample(&a, &params, 1600, 0.9));
     assert_true(a.gain == 0.5 && a.phase == EK_ADAPT_BEFORE);
     /* Each one that fails makes the next wait longer: 1, 2, 4, 8, 16, 16 phases. */
     int32_t n_phases = 0;
     for (int32_t i = 0; i < 10; i++) {
         for (; a.phase == EK_ADAPT_BEFORE; n_phases++)
             feed(&a, &params, 1000, 0.9);
-        ek_adapt_sample(&a, &params, 9000, 0.9);
-        ek_adapt_sample(&a, &params, 9000, 0.9);
+        ek_route_adapt_sample(&a, &params, 9000, 0.9);
+        ek_route_adapt_sample(&a, &params, 9000, 0.9);
     }
     assert_int_equal(n_phases, (1 + 2 + 4 + 8 + 16 * 6) + 10);
 }
@@ -181,16 +181,17 @@ static void test_ends_and_rest(void **state)
     const ek_route_params params = adaptive_params();
     for (int32_t best = 0; best <= 1; best++) {
         ek_adapt a;
-        ek_adapt_init(&a);
+        ek_route_adapt_init(&a);
         for (int32_t i = 0; i < 20000; i++) {
             assert_true(a.gain >= 0 && a.gain <= 1);
-            ek_adapt_sample(&a, &params, (int64_t)(1000 + 2000 * fabs(best - a.gain)), 0.9);
+            ek_route_adapt_sample(&a, &params, (int64_t)(1000 + 2000 * fabs(best - a.gain)), 0.9);
         }
         assert_true(a.kept == best);
         for (int32_t i = 0; i < 10 * params.adaptive_samples - 1; i++)
-            assert_false(ek_adapt_sample(&a, &params, 1000, 0.1) && a.phase == EK_ADAPT_BEFORE);
+            assert_false(ek_route_adapt_sample(&a, &params, 1000, 0.1) &&
+                         a.phase == EK_ADAPT_BEFORE);
         assert_true(a.kept == best);
-        ek_adapt_sample(&a, &params, 1000, 0.1);
+        ek_route_adapt_sample(&a, &params, 1000, 0.1);
         assert_true(a.gain == 0.5 && a.kept == 0.5);
     }
 }

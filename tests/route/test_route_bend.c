@@ -1,8 +1,8 @@
 /*
  * Bent choices against a naive computation: a(e) = s(e) p(e) + bias(e) in double, groups, a full
  * sort. With an unlimited budget the chosen sets have to be the same wherever float rounding can
- * tell; with a budget, the loss has to be inside it, weights have to be those of the set, and tokens
- * that no penalty touches have to be bit for bit what the gate alone gives.
+ * tell; with a budget, the loss has to be inside it, weights have to be those of the set, and
+ * tokens that no penalty touches have to be bit for bit what the gate alone gives.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -336,7 +336,7 @@ static void test_by_hand(void **state)
     }
 }
 
-/** Weights come from unbent scores: a penalty of the chosen changes who is chosen, not its share. */
+/** Weights come from unbent scores: a penalty changes who is chosen, not its share. */
 static void test_weights_are_unbent(void **state)
 {
     (void)state;

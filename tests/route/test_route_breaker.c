@@ -26,7 +26,7 @@ static rig make_rig(void)
     ek_route_params params;
     ek_route_params_default(&params);
     rig r = {.params = params.breaker, .now_us = 1000000};
-    ek_breaker_init(&r.b);
+    ek_route_breaker_init(&r.b);
     return r;
 }
 
@@ -36,7 +36,7 @@ static ek_breaker_state feed(rig *r, double load, int32_t n_samples)
     for (int32_t i = 0; i < n_samples; i++) {
         const ek_breaker_sample sample = {.load = load};
         r->now_us += PERIOD_US;
-        state = ek_breaker_step(&r->b, &r->params, &sample, r->now_us);
+        state = ek_route_breaker_step(&r->b, &r->params, &sample, r->now_us);
     }
     return state;
 }
@@ -49,7 +49,7 @@ static void test_begins_closed(void **state)
     assert_float_equal(r.b.weight, 1, 0);
     assert_int_equal(feed(&r, 0.3, 50), EK_BREAKER_CLOSED);
     assert_float_equal(r.b.weight, 1, 0);
-    assert_int_equal(ek_breaker_admit(&r.b, &r.params, 1000), 1000);
+    assert_int_equal(ek_route_breaker_admit(&r.b, &r.params, 1000), 1000);
 }
 
 /** One sample, and two of five, change nothing; three do. */
@@ -111,7 +111,7 @@ static void test_dwell_between_derating_and_opening(void **state)
     assert_int_equal(feed(&r, 0.9, 4), EK_BREAKER_DERATED); /* 400 ms */
     assert_int_equal(feed(&r, 0.9, 1), EK_BREAKER_OPEN);    /* 500 ms */
     assert_float_equal(r.b.weight, 0, 0);
-    assert_int_equal(ek_breaker_admit(&r.b, &r.params, 5), 0);
+    assert_int_equal(ek_route_breaker_admit(&r.b, &r.params, 5), 0);
     assert_int_equal(r.b.n_opened, 1);
 }
 
@@ -197,17 +197,18 @@ static void test_probes(void **state)
     open_it(&r);
     feed(&r, 0.1, 10);
     assert_int_equal(r.b.state, EK_BREAKER_HALF_OPEN);
-    assert_int_equal(ek_breaker_admit(&r.b, &r.params, 60), 60);
-    assert_int_equal(ek_breaker_admit(&r.b, &r.params, 60), 4);
-    assert_int_equal(ek_breaker_admit(&r.b, &r.params, 60), 0);
-    ek_breaker_settle(&r.b, 10, 0);
-    assert_int_equal(ek_breaker_admit(&r.b, &r.params, 60), 10);
-    ek_breaker_settle(&r.b, 0, 1);
-    assert_int_equal(ek_breaker_admit(&r.b, &r.params, 1), 0); /* one failed: no more */
+    assert_int_equal(ek_route_breaker_admit(&r.b, &r.params, 60), 60);
+    assert_int_equal(ek_route_breaker_admit(&r.b, &r.params, 60), 4);
+    assert_int_equal(ek_route_breaker_admit(&r.b, &r.params, 60), 0);
+    ek_route_breaker_settle(&r.b, 10, 0);
+    assert_int_equal(ek_route_breaker_admit(&r.b, &r.params, 60), 10);
+    ek_route_breaker_settle(&r.b, 0, 1);
+    assert_int_equal(ek_route_breaker_admit(&r.b, &r.params, 1), 0); /* one failed: no more */
     assert_int_equal(feed(&r, 0.1, 4), EK_BREAKER_HALF_OPEN);
     assert_int_equal(feed(&r, 0.1, 1), EK_BREAKER_OPEN);
     assert_int_equal(r.b.open_us, 2000000);
-    ek_breaker_settle(&r.b, 1000, 0); /* more than there were: a caller's slip frees no more */
+    ek_route_breaker_settle(&r.b, 1000,
+                            0); /* more than there were: a caller's slip frees no more */
     assert_int_equal(r.b.n_probes, 0);
 }
 
@@ -234,19 +235,19 @@ static void test_failures_and_latency(void **state)
     };
     for (size_t i = 0; i < EK_COUNT_OF(cases); i++) {
         r.now_us += PERIOD_US;
-        ek_breaker_step(&r.b, &r.params, &cases[i].sample, r.now_us);
+        ek_route_breaker_step(&r.b, &r.params, &cases[i].sample, r.now_us);
         assert_float_equal(r.b.recent[r.b.newest], cases[i].pressure, 1e-6);
     }
     r.params.latency_max_us = 0; /* not looked at */
     const ek_breaker_sample slow = {.latency_us = INT64_MAX};
-    ek_breaker_step(&r.b, &r.params, &slow, r.now_us);
+    ek_route_breaker_step(&r.b, &r.params, &slow, r.now_us);
     assert_float_equal(r.b.recent[r.b.newest], 0, 0);
 
     rig failing = make_rig();
     for (int32_t i = 0; i < 8; i++) {
         const ek_breaker_sample all_fail = {.n_failed = 1};
         failing.now_us += PERIOD_US;
-        ek_breaker_step(&failing.b, &failing.params, &all_fail, failing.now_us);
+        ek_route_breaker_step(&failing.b, &failing.params, &all_fail, failing.now_us);
     }
     assert_int_equal(failing.b.state, EK_BREAKER_OPEN);
 }
@@ -255,15 +256,15 @@ static void test_trip(void **state)
 {
     (void)state;
     rig r = make_rig();
-    ek_breaker_trip(&r.b, &r.params, r.now_us);
+    ek_route_breaker_trip(&r.b, &r.params, r.now_us);
     assert_int_equal(r.b.state, EK_BREAKER_OPEN);
     assert_float_equal(r.b.weight, 0, 0);
     feed(&r, 0.1, 9);
-    ek_breaker_trip(&r.b, &r.params, r.now_us); /* again: from the beginning */
+    ek_route_breaker_trip(&r.b, &r.params, r.now_us); /* again: from the beginning */
     assert_int_equal(r.b.n_opened, 1);
     assert_int_equal(feed(&r, 0.1, 9), EK_BREAKER_OPEN);
     assert_int_equal(feed(&r, 0.1, 1), EK_BREAKER_HALF_OPEN);
-    ek_breaker_trip(&r.b, &r.params, r.now_us); /* no dwell */
+    ek_route_breaker_trip(&r.b, &r.params, r.now_us); /* no dwell */
     assert_int_equal(r.b.state, EK_BREAKER_OPEN);
     assert_int_equal(r.b.open_us, 2000000);
 }
@@ -276,17 +277,19 @@ static void test_time_is_odd(void **state)
     open_it(&r);
     const ek_breaker_sample calm = {.load = 0};
     for (int32_t i = 0; i < 100; i++)
-        assert_int_equal(ek_breaker_step(&r.b, &r.params, &calm, -5), EK_BREAKER_OPEN);
+        assert_int_equal(ek_route_breaker_step(&r.b, &r.params, &calm, -5), EK_BREAKER_OPEN);
     int64_t far_us = INT64_MAX / 4;
-    assert_int_equal(ek_breaker_step(&r.b, &r.params, &calm, far_us), EK_BREAKER_HALF_OPEN);
+    assert_int_equal(ek_route_breaker_step(&r.b, &r.params, &calm, far_us), EK_BREAKER_HALF_OPEN);
     assert_float_equal(r.b.weight, 0.1, 1e-6);
-    assert_int_equal(ek_breaker_step(&r.b, &r.params, &calm, far_us + 3000000), EK_BREAKER_CLOSED);
+    assert_int_equal(ek_route_breaker_step(&r.b, &r.params, &calm, far_us + 3000000),
+                     EK_BREAKER_CLOSED);
     assert_float_equal(r.b.weight, 1, 1e-6);
 }
 
 /**
  * Two experts that share one load, of which all goes to whichever has the higher weight: without
- * dwell and ramp they would change places with every sample. With them each state lasts, and so does each place.
+ * dwell and ramp they would change places with every sample. With them each state lasts, and so
+ * does each place.
  */
 static void test_two_do_not_flap(void **state)
 {
@@ -316,10 +319,10 @@ static void test_two_do_not_flap(void **state)
 static void test_names(void **state)
 {
     (void)state;
-    assert_string_equal(ek_breaker_state_name(EK_BREAKER_CLOSED), "closed");
-    assert_string_equal(ek_breaker_state_name(EK_BREAKER_DERATED), "derated");
-    assert_string_equal(ek_breaker_state_name(EK_BREAKER_OPEN), "open");
-    assert_string_equal(ek_breaker_state_name(EK_BREAKER_HALF_OPEN), "half-open");
+    assert_string_equal(ek_route_breaker_state_name(EK_BREAKER_CLOSED), "closed");
+    assert_string_equal(ek_route_breaker_state_name(EK_BREAKER_DERATED), "derated");
+    assert_string_equal(ek_route_breaker_state_name(EK_BREAKER_OPEN), "open");
+    assert_string_equal(ek_route_breaker_state_name(EK_BREAKER_HALF_OPEN), "half-open");
 }
 
 int main(void)

@@ -158,7 +158,7 @@ static void check_step(const ek_breaker *before, const ek_breaker *after, int64_
         assert_true(n_above(after, small.recover_load) <= small.window - need);
 }
 
-/** Steps of one load until `done` holds; fails when that takes longer than any of the times adds up to. */
+/** Samples of one load lead there before all times of the params together have passed. */
 static void check_leads_to(const ek_breaker *from, double load, ek_breaker_state state,
                            float weight)
 {
@@ -168,10 +168,10 @@ static void check_leads_to(const ek_breaker *from, double load, ek_breaker_state
         const ek_breaker_sample sample = {.load = load};
         if (b.state == state && b.weight == weight) return;
         now_us += PERIOD;
-        ek_breaker_step(&b, &small, &sample, now_us);
+        ek_route_breaker_step(&b, &small, &sample, now_us);
     }
-    fail_msg("stuck in %s on the way to %s", ek_breaker_state_name(b.state),
-             ek_breaker_state_name(state));
+    fail_msg("stuck in %s on the way to %s", ek_route_breaker_state_name(b.state),
+             ek_route_breaker_state_name(state));
 }
 
 /** All inputs of one period: a load, probes asked for before it, and how outstanding ones end. */
@@ -187,17 +187,17 @@ static void expand(search *s, int32_t idx)
     for (size_t a = 0; a < EK_COUNT_OF(asks); a++) {
         for (size_t e = 0; e < EK_COUNT_OF(ends); e++) {
             ek_breaker asked = from;
-            int32_t granted = ek_breaker_admit(&asked, &small, asks[a]);
+            int32_t granted = ek_route_breaker_admit(&asked, &small, asks[a]);
             assert_in_range(granted, 0, asks[a]);
             if (from.state == EK_BREAKER_OPEN || from.probe_failed) assert_int_equal(granted, 0);
             if (from.state < EK_BREAKER_OPEN) assert_int_equal(granted, asks[a]);
             assert_in_range(asked.n_probes, 0, small.probes);
             if (ends[e].n_ok + ends[e].n_failed > asked.n_probes) continue;
-            ek_breaker_settle(&asked, ends[e].n_ok, ends[e].n_failed);
+            ek_route_breaker_settle(&asked, ends[e].n_ok, ends[e].n_failed);
             for (size_t l = 0; l < EK_COUNT_OF(loads); l++) {
                 ek_breaker to = asked;
                 const ek_breaker_sample sample = {.load = loads[l]};
-                ek_breaker_step(&to, &small, &sample, NOW + PERIOD);
+                ek_route_breaker_step(&to, &small, &sample, NOW + PERIOD);
                 check_step(&asked, &to, NOW + PERIOD);
                 ek_breaker key = canonical(&to, NOW + PERIOD);
                 add(s, &key);
@@ -216,7 +216,7 @@ static void test_every_reachable_state(void **state)
     };
     assert_true(s.state && s.slot);
     ek_breaker begin;
-    ek_breaker_init(&begin);
+    ek_route_breaker_init(&begin);
     ek_breaker key = canonical(&begin, NOW);
     add(&s, &key);
     bool seen[4] = {false};
@@ -237,13 +237,13 @@ static void test_one_loud_sample_in_a_window(void **state)
     (void)state;
     for (int32_t pattern = 0; pattern < 1 << 12; pattern++) {
         ek_breaker b;
-        ek_breaker_init(&b);
+        ek_route_breaker_init(&b);
         int32_t since_loud = small.window;
         for (int32_t i = 0; i < 12; i++) {
             bool loud = (pattern >> i & 1) && since_loud >= small.window;
             since_loud = loud ? 1 : since_loud + 1;
             const ek_breaker_sample sample = {.load = loud ? 50.0 : 0.5};
-            ek_breaker_step(&b, &small, &sample, NOW + i * PERIOD);
+            ek_route_breaker_step(&b, &small, &sample, NOW + i * PERIOD);
             assert_int_equal(b.state, EK_BREAKER_CLOSED);
             assert_true(b.weight == 1);
         }

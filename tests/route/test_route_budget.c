@@ -29,25 +29,26 @@ static void test_bound(void **state)
                                       {0.021, 0.075}, {0.022, 0},   {0.5, 0}};
     for (size_t i = 0; i < EK_COUNT_OF(cases); i++) {
         const ek_budget budget = {.mean = cases[i][0]};
-        assert_float_equal(ek_budget_bound(&budget, &params), cases[i][1], 1e-9);
+        assert_float_equal(ek_route_budget_bound(&budget, &params), cases[i][1], 1e-9);
     }
     params.mean_score_loss = 0; /* none is allowed: not even the first */
     const ek_budget empty = {0}, little = {.mean = 1e-9};
-    assert_true(ek_budget_bound(&empty, &params) == 0 && ek_budget_bound(&little, &params) == 0);
+    assert_true(ek_route_budget_bound(&empty, &params) == 0 &&
+                ek_route_budget_bound(&little, &params) == 0);
 }
 
 static void test_mean(void **state)
 {
     (void)state;
     ek_budget a = {0}, b = {0};
-    ek_budget_spend(&a, 0.1024);
+    ek_route_budget_spend(&a, 0.1024);
     assert_float_equal(a.mean, 0.0001, 1e-12);
     b = a;
     for (int32_t i = 0; i < 1000; i++)
-        ek_budget_spend(&a, 0);
-    ek_budget_rest(&b, 1000);
+        ek_route_budget_spend(&a, 0);
+    ek_route_budget_rest(&b, 1000);
     assert_true(fabs(a.mean / b.mean - 1) < 1e-6);
-    ek_budget_spend_more(&b, 0.1024);
+    ek_route_budget_spend_more(&b, 0.1024);
     assert_true(fabs(b.mean - a.mean - 0.0001) < 1e-9);
 }
 
@@ -60,9 +61,9 @@ static void test_greedy_tokens_stay_inside(void **state)
     double sum = 0;
     const int32_t n = 200000;
     for (int32_t i = 0; i < n; i++) {
-        double loss = ek_budget_bound(&budget, &params);
+        double loss = ek_route_budget_bound(&budget, &params);
         assert_true(loss <= params.max_score_loss);
-        ek_budget_spend(&budget, loss);
+        ek_route_budget_spend(&budget, loss);
         assert_true(budget.mean <= 1.1 * params.mean_score_loss + 0.15 / EK_BUDGET_HORIZON);
         sum += loss;
     }
@@ -73,10 +74,10 @@ static void test_greedy_tokens_stay_inside(void **state)
 static void test_loss(void **state)
 {
     (void)state;
-    assert_float_equal(ek_budget_loss(2.0, 1.5), 0.25, 1e-12);
-    assert_true(ek_budget_loss(2.0, 2.5) == 0);
-    assert_true(ek_budget_loss(0, 0) == 0 && ek_budget_loss(0, 1) == 0);
-    assert_true(ek_budget_loss(NAN, 1) == 0);
+    assert_float_equal(ek_route_budget_loss(2.0, 1.5), 0.25, 1e-12);
+    assert_true(ek_route_budget_loss(2.0, 2.5) == 0);
+    assert_true(ek_route_budget_loss(0, 0) == 0 && ek_route_budget_loss(0, 1) == 0);
+    assert_true(ek_route_budget_loss(NAN, 1) == 0);
 }
 
 /**
@@ -104,7 +105,8 @@ static void test_trim_by_hand(void **state)
     for (size_t i = 0; i < EK_COUNT_OF(cases); i++) {
         int32_t id[4] = {9, 2, 8, 7};
         double score[4] = {0.05, 0.3, 0.09, 0.08}, loss = -1;
-        int32_t n = ek_budget_trim(static_id, static_score, 4, cases[i].bound, id, score, &loss);
+        int32_t n =
+            ek_route_budget_trim(static_id, static_score, 4, cases[i].bound, id, score, &loss);
         assert_int_equal(n, cases[i].n_undone);
         assert_memory_equal(id, cases[i].id, sizeof id);
         assert_float_equal(loss, cases[i].loss, 1e-9);
@@ -139,7 +141,7 @@ static void test_trim_property(void **state)
         int32_t before[8];
         memcpy(before, id, sizeof before);
         double bound = ek_rng_unit(&rng) * 0.4, sum = 0, sum_static = 0, sum_before = 0;
-        int32_t n = ek_budget_trim(static_id, static_score, k, bound, id, score, &loss);
+        int32_t n = ek_route_budget_trim(static_id, static_score, k, bound, id, score, &loss);
         int32_t n_moved = 0;
         for (int32_t i = 0; i < k; i++) {
             sum += all[id[i]];

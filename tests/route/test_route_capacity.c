@@ -1,8 +1,8 @@
 /*
- * Capacity. By hand: the cap, and each way that overflow can take, in their order. By property: whatever is
- * random about gate, batch, replicas and params, every (token, choice) pair is executed once in
- * exactly one round or degraded, no round gives an expert more than its cap, and the counters say
- * the same.
+ * Capacity. By hand: the cap, and each way that overflow can take, in their order. By property:
+ * whatever is random about gate, batch, replicas and params, every (token, choice) pair is executed
+ * once in exactly one round or degraded, no round gives an expert more than its cap, and the
+ * counters say the same.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -55,13 +55,13 @@ static ek_route_plan plan(ek_router *router, const ek_route_gate *gate, const fl
 static void test_cap(void **state)
 {
     (void)state;
-    assert_int_equal(ek_capacity_cap(1.0, 64, 8, 64), 8);
-    assert_int_equal(ek_capacity_cap(1.25, 64, 8, 64), 10);
-    assert_int_equal(ek_capacity_cap(1.25, 1, 8, 64), 1);
-    assert_int_equal(ek_capacity_cap(1.25, 7, 8, 64), 2);  /* 1.09 */
-    assert_int_equal(ek_capacity_cap(1.1, 80, 8, 64), 11); /* 11.000000000000002 */
-    assert_int_equal(ek_capacity_cap(1.0, 0, 8, 64), 1);
-    assert_int_equal(ek_capacity_cap(1024, 1 << 20, 64, 1), INT32_MAX);
+    assert_int_equal(ek_route_capacity_cap(1.0, 64, 8, 64), 8);
+    assert_int_equal(ek_route_capacity_cap(1.25, 64, 8, 64), 10);
+    assert_int_equal(ek_route_capacity_cap(1.25, 1, 8, 64), 1);
+    assert_int_equal(ek_route_capacity_cap(1.25, 7, 8, 64), 2);  /* 1.09 */
+    assert_int_equal(ek_route_capacity_cap(1.1, 80, 8, 64), 11); /* 11.000000000000002 */
+    assert_int_equal(ek_route_capacity_cap(1.0, 0, 8, 64), 1);
+    assert_int_equal(ek_route_capacity_cap(1024, 1 << 20, 64, 1), INT32_MAX);
 }
 
 /* Four experts, one per token; six tokens, of which five want expert 0. */
@@ -201,7 +201,8 @@ static void test_degraded_weight_sum(void **state)
 static int32_t cap_of(const ek_route_params *params, const ek_route_gate *gate, int32_t n_tokens,
                       const int32_t *replicas, int32_t e)
 {
-    int64_t cap = ek_capacity_cap(params->capacity_factor, n_tokens, gate->top_k, gate->n_experts);
+    int64_t cap =
+        ek_route_capacity_cap(params->capacity_factor, n_tokens, gate->top_k, gate->n_experts);
     cap *= replicas ? replicas[e] : 1;
     return cap < INT32_MAX ? (int32_t)cap : INT32_MAX;
 }

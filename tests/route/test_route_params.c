@@ -63,7 +63,7 @@ static void test_ranges(void **state)
     }
 }
 
-/** What a policy does not read may be anything: params that were only zeroed are good for static. */
+/** What a policy does not read may be anything: zeroed params are good for static. */
 static void test_unread_is_not_checked(void **state)
 {
     (void)state;

@@ -163,7 +163,7 @@ static void test_no_overload_is_static(void **state)
         }
 }
 
-/** A hot expert in one layer: fewer of that layer's tokens go there, the other layers do not care. */
+/** A hot expert in one layer: fewer of its tokens go there, the other layers do not care. */
 static void test_overload_moves_tokens(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static void test_overload_moves_tokens(void **state)
             rig *r = &rigs[0];
             make_rig(r, &gates[g], &params);
             draw_batch(&rng, n);
-            /* Wanted by nearly all, and dear to few; with its neighbours, so that groups choose it. */
+            /* Wanted by nearly all, dear to few; with its neighbours, so that groups choose it. */
             for (int32_t i_near = 0; i_near < T * 3; i_near++)
                 logits[i_near / 3 * n + hot - 1 + i_near % 3] = i_near % 3 == 1 ? 2.9f : 2.8f;
             bias[hot - 1] = bias[hot] = bias[hot + 1] = 0.1f;

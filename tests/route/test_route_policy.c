@@ -37,11 +37,11 @@ static void start(rig *r)
 {
     ek_err err = {0};
     assert_int_equal(ek_route_params_check(&r->params, &err), EK_OK);
-    ek_arena arena = ek_arena_over(r->mem, ek_policy_bank_bytes(N));
-    assert_true(ek_policy_bank_bytes(N) <= sizeof r->mem);
-    ek_policy_core_init(&r->core, &r->params);
-    assert_true(ek_policy_bank_create(N, &arena, &r->bank));
-    ek_policy_bank_init(&r->core, &r->bank, 2, 77);
+    ek_arena arena = ek_arena_over(r->mem, ek_route_policy_bank_bytes(N));
+    assert_true(ek_route_policy_bank_bytes(N) <= sizeof r->mem);
+    ek_route_policy_core_init(&r->core, &r->params);
+    assert_true(ek_route_policy_bank_create(N, &arena, &r->bank));
+    ek_route_policy_bank_init(&r->core, &r->bank, 2, 77);
 }
 
 static void feed(rig *r, const float *loads, int32_t n_samples)
@@ -49,8 +49,8 @@ static void feed(rig *r, const float *loads, int32_t n_samples)
     for (int32_t i = 0; i < n_samples; i++) {
         r->now_us += PERIOD_US;
         const ek_policy_sample sample = {.load = loads, .now_us = r->now_us};
-        ek_policy_core_sample(&r->core, 0);
-        ek_policy_bank_sample(&r->core, &r->bank, &sample);
+        ek_route_policy_core_sample(&r->core, 0);
+        ek_route_policy_bank_sample(&r->core, &r->bank, &sample);
     }
 }
 
@@ -187,7 +187,7 @@ static void test_too_many_open(void **state)
     make_rig(&r, EK_ROUTE_POLICY_BREAKER);
     start(&r);
     for (int32_t i = 0; i < N; i++)
-        ek_breaker_trip(&r.bank.breaker[i], &r.params.breaker, r.now_us);
+        ek_route_breaker_trip(&r.bank.breaker[i], &r.params.breaker, r.now_us);
     const float idle[N] = {0.1f, 0.1f, 0.1f, 0, 0.1f, 0.1f, 0, 0.1f};
     feed(&r, idle, 1);
     for (int32_t i = 0; i < N; i++)
@@ -209,9 +209,9 @@ static void test_adaptive(void **state)
     make_rig(&r, EK_ROUTE_POLICY_ADAPTIVE);
     start(&r);
     r.core.adapt.gain = 1;
-    ek_adapt_tune(1, &r.core.params, &r.core.tuned);
+    ek_route_adapt_tune(1, &r.core.params, &r.core.tuned);
     feed(&r, loads, 3);
-    /* derate 0.55, trip 0.70: 0.56 is a fifteenth of the way; 0.52 is discounted by 0.7 exp(-0.04). */
+    /* derate 0.55, trip 0.70: 0.56 is 1/15 of the way; 0.52 is discounted by 0.7 exp(-0.04). */
     const double strong[N] = {1, 0.1, 0.1, 0.5 - 0.4 / 15, 0.7 * exp(-2 * 0.02), 0.5 - 0.4 / 3,
                               1, 1};
     check_p(&r, strong);
@@ -225,7 +225,7 @@ static void test_noise(void **state)
     make_rig(&b, EK_ROUTE_POLICY_LEAST_LOAD);
     start(&a);
     start(&b);
-    ek_policy_bank_init(&b.core, &b.bank, 2, 78);
+    ek_route_policy_bank_init(&b.core, &b.bank, 2, 78);
     const float idle[N] = {0};
     feed(&a, idle, 1);
     feed(&b, idle, 1);
@@ -282,10 +282,10 @@ static void test_blind_and_back(void **state)
     const double ones[N] = {1, 1, 1, 1, 1, 1, 1, 1};
     const double bent[N] = {0.8 * exp(-0.4), 1, 1, 1, 1, 1, 1, 1};
     feed(&r, loads, 1);
-    ek_policy_bank_blind(&r.bank);
+    ek_route_policy_bank_blind(&r.bank);
     check_p(&r, ones);
     assert_int_equal(r.bank.n_bent, 0);
-    ek_policy_bank_refresh(&r.core, &r.bank);
+    ek_route_policy_bank_refresh(&r.core, &r.bank);
     check_p(&r, bent);
 }
 
@@ -294,13 +294,13 @@ static void test_create_needs_what_it_says(void **state)
     (void)state;
     uint8_t mem[4096];
     ek_policy_bank bank;
-    for (size_t bytes = 0; bytes + 64 < ek_policy_bank_bytes(N); bytes += 7) {
+    for (size_t bytes = 0; bytes + 64 < ek_route_policy_bank_bytes(N); bytes += 7) {
         ek_arena arena = ek_arena_over(mem + 1, bytes);
-        assert_false(ek_policy_bank_create(N, &arena, &bank));
+        assert_false(ek_route_policy_bank_create(N, &arena, &bank));
         assert_true(arena.beg == mem + 1);
     }
-    ek_arena arena = ek_arena_over(mem + 1, ek_policy_bank_bytes(N));
-    assert_true(ek_policy_bank_create(N, &arena, &bank));
+    ek_arena arena = ek_arena_over(mem + 1, ek_route_policy_bank_bytes(N));
+    assert_true(ek_route_policy_bank_create(N, &arena, &bank));
 }
 
 int main(void)
