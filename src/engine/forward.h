@@ -63,8 +63,8 @@ void ek_engine_forward_destroy(ek_forward *forward);
 
 /**
  * Bytes that create will reserve (activations, step arena) and a full batch will touch, for the
- * memory check before loading. Needs model, kernels, pool, dispatcher and the limits (kv, router and
- * stats may be NULL); no weights are read.
+ * memory check before loading. Needs model, kernels, pool, dispatcher and the limits (kv, router
+ * and stats may be NULL); no weights are read.
  */
 int64_t ek_engine_forward_bytes(const ek_forward_params *params);
 

@@ -5,7 +5,10 @@
 
 #define N_SWEEPS 3 /* of levelling before augmenting paths finish the job */
 
-/* A second replica of an expert on one device relieves nobody: the device's first one takes its tokens too. */
+/*
+ * A second replica of an expert on one device relieves nobody: the device's first one takes its
+ * tokens too.
+ */
 static bool held_before(const int32_t *slot_expert, int32_t first_slot, int32_t slot)
 {
     for (int32_t s = first_slot; s < slot; s++)
@@ -178,9 +181,10 @@ static void index_devices(splitter *sp)
 }
 
 /*
- * Breadth first from the busiest device over replicas that have tokens to give, until a device is reached
- * that can take at least one and still be lighter than the busiest was. @return that device, or -1: then every
- * device that could relieve the busiest one is as full as it, and no split of whole tokens is better.
+ * Breadth first from the busiest device over replicas that have tokens to give, until a device is
+ * reached that can take at least one and still be lighter than the busiest was. @return that
+ * device, or -1: then every device that could relieve the busiest one is as full as it, and no
+ * split of whole tokens is better.
  */
 static int32_t find_path(splitter *sp, int32_t busiest)
 {

@@ -254,7 +254,7 @@ static void test_devices_come_and_go(void **state)
     plant_close(&p);
 }
 
-/* A placement of what ek_place_input_random made, shared experts in front of each device's slots. */
+/* A placement of what ek_place_input_random made, shared experts in each device's first slots. */
 static void widen(const ek_place_random *problem, int32_t n_shared, int32_t *device_slots,
                   ek_place_topology *whole, int32_t *out_slots)
 {
@@ -281,7 +281,7 @@ static void widen(const ek_place_random *problem, int32_t n_shared, int32_t *dev
     }
 }
 
-/* Uneven devices, groups, dead ones, shared experts: sizes suffice, and every move is a valid one. */
+/* Uneven devices, groups, dead ones, shared experts: sizes suffice, every move is a valid one. */
 static void test_any_topology(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /*
- * Splitting batches over replicas: conservation, and that the busiest device is as light as any split in whole
- * tokens could make it - checked against a flow argument made independently here, and against the LP optimum that
- * ../shared gives for real batches.
+ * Splitting batches over replicas: conservation, and that the busiest device is as light as any
+ * split in whole tokens could make it - checked against a flow argument made independently here,
+ * and against the LP optimum that ../shared gives for real batches.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -64,8 +64,8 @@ static int32_t check_sums(const problem *p)
 }
 
 /*
- * Can all tokens be placed with at most `cap` a device? Unit-capacity augmentation in the plainest form: each
- * token in turn looks, depth by depth, for a chain of moves that makes room.
+ * Can all tokens be placed with at most `cap` a device? Unit-capacity augmentation in the plainest
+ * form: each token in turn looks, depth by depth, for a chain of moves that makes room.
  */
 static bool feasible(const problem *p, int32_t cap)
 {
@@ -217,7 +217,10 @@ static void test_refused(void **state)
     assert_int_equal(ek_route_replicas_build(fine, beg, 3, 2, &none, &r, &err), EK_ENOMEM);
 }
 
-/* One real batch set: mean of busiest/mean, and in how many batches no whole-token split could be better. */
+/*
+ * One real batch set: mean of busiest/mean, and in how many batches no whole-token split could be
+ * better.
+ */
 static bool real_batches(const char *name, int32_t n_tokens, double *out_balance,
                          int32_t *out_n_optimal)
 {
