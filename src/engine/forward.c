@@ -147,7 +147,9 @@ static void lay_out_batch(carve *c, ek_forward *f)
     f->v = TAKE(&attention, float, rows *(size_t)(p->n_kv_heads * p->head_dim_v));
     f->attended = take_act(&attention, n, p->n_heads * p->head_dim_v, f->attended_int8);
     ek_route_gate gate = ek_engine_gate_of(p);
-    f->step_bytes = ek_route_plan_bytes(&gate, n) + ek_expert_step_bytes(f->params.dispatcher, n);
+    /* A layer's plan, and that of one round of what it defers. */
+    f->step_bytes =
+        2 * ek_route_plan_bytes(&gate, n) + ek_expert_step_bytes(f->params.dispatcher, n);
     f->step = TAKE(c, uint8_t, f->step_bytes);
     if (attention.used > c->used) c->used = attention.used;
 }

@@ -48,15 +48,20 @@ static void shared_expert(void *ctx, int32_t thread_idx)
     }
 }
 
-/** Tokens per expert, and for each request the experts that it meets for the first time. */
-static void count(const ek_forward *f, const ek_route_plan *plan)
+/** Tokens per expert of one round. */
+static void count_tokens(const ek_forward *f, const ek_route_plan *plan)
+{
+    for (int32_t e = 0; f->params.stats && e < plan->n_experts; e++) {
+        int32_t n = plan->expert_beg[e + 1] - plan->expert_beg[e];
+        if (n > 0) ek_telemetry_experts_add_tokens(f->params.stats, f->layer_idx, e, n);
+    }
+}
+
+/** For each request the experts that it meets for the first time, in whatever round. */
+static void count_requests(const ek_forward *f, const ek_route_plan *plan)
 {
     ek_expert_stats *stats = f->params.stats;
     int32_t layer = f->layer_idx;
-    for (int32_t e = 0; stats && e < plan->n_experts; e++) {
-        int32_t n = plan->expert_beg[e + 1] - plan->expert_beg[e];
-        if (n > 0) ek_telemetry_experts_add_tokens(stats, layer, e, n);
-    }
     for (int32_t t = 0; t < plan->n_tokens; t++) {
         uint64_t *seen = f->batch->seqs[f->token_seq[t]].expert_seen;
         for (int32_t k = 0; seen && k < plan->top_k; k++) {
@@ -69,6 +74,39 @@ static void count(const ek_forward *f, const ek_route_plan *plan)
             if (stats) ek_telemetry_experts_add_request(stats, layer, e);
         }
     }
+}
+
+static ek_expert_work work_of(const ek_forward *f, const ek_route_plan *plan, const ek_act *x)
+{
+    return (ek_expert_work){
+        .layer = f->layer_idx,
+        .n_tokens = plan->n_tokens,
+        .top_k = plan->top_k,
+        .n_experts = plan->n_experts,
+        .expert_beg = plan->expert_beg,
+        .row_token = plan->row_token,
+        .row_of = plan->row_of,
+        .weight = plan->weight,
+        .x = x,
+    };
+}
+
+/** What an expert could not take at once: a micro-batch of its own for each round. */
+static ek_status run_deferred(ek_forward *f, const ek_route_plan *plan, const ek_act *x,
+                              ek_arena scratch)
+{
+    ek_status status = EK_OK;
+    for (int32_t round = 1; round <= plan->n_rounds && status == EK_OK; round++) {
+        ek_arena step = scratch;
+        ek_route_plan later;
+        status = ek_route_plan_deferred(plan, round, &step, &later);
+        if (status != EK_OK) return status;
+        const ek_expert_work work = work_of(f, &later, x);
+        status = ek_expert_dispatch(f->params.dispatcher, &work, &step);
+        if (status == EK_OK) status = ek_expert_combine(f->params.dispatcher, &work, f->x);
+        if (status == EK_OK) count_tokens(f, &later);
+    }
+    return status;
 }
 
 ek_status ek_engine_forward_moe(ek_forward *f)
@@ -84,21 +122,15 @@ ek_status ek_engine_forward_moe(ek_forward *f)
     if (f->probe.on_plan) f->probe.on_plan(f->probe.ctx, f->layer_idx, &plan);
 
     ek_act x = ek_expert_act_rows(&f->normed, 0);
-    const ek_expert_work work = {
-        .layer = f->layer_idx,
-        .n_tokens = plan.n_tokens,
-        .top_k = plan.top_k,
-        .n_experts = plan.n_experts,
-        .expert_beg = plan.expert_beg,
-        .row_token = plan.row_token,
-        .row_of = plan.row_of,
-        .weight = plan.weight,
-        .x = &x,
-    };
+    const ek_expert_work work = work_of(f, &plan, &x);
+    ek_arena scratch = step; /* of the rounds: what dispatch takes is free again after combine */
     status = ek_expert_dispatch(f->params.dispatcher, &work, &step);
     if (status != EK_OK) return status;
     if (f->model->shared_ff > 0) ek_engine_forward_phases(f, shared_expert);
     status = ek_expert_combine(f->params.dispatcher, &work, f->x);
-    if (status == EK_OK) count(f, &plan);
-    return status;
+    if (status == EK_OK) status = run_deferred(f, &plan, &x, scratch);
+    if (status != EK_OK) return status;
+    count_tokens(f, &plan);
+    count_requests(f, &plan);
+    return EK_OK;
 }

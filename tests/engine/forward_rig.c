@@ -62,11 +62,10 @@ static void open_parts(const ek_rig_params *params, ek_rig *rig, ek_arena *perm)
         .prefix_ttl_us = 1000000,
     };
     const ek_route_gate gate = ek_engine_gate_of(p);
-    const ek_route_params route = {.policy = EK_ROUTE_POLICY_STATIC};
     must(ek_kernels_select(params->kernels, ek_sys_cpu_flags(), &rig->kernels), &err);
     must(ek_sys_pool_create(params->n_threads, false, &rig->pool), &err);
     must(ek_engine_kv_create(&kv, &rig->kv, &err), &err);
-    must(ek_route_create(&gate, p->n_layers, &route, perm, &rig->router, &err), &err);
+    must(ek_route_create(&gate, p->n_layers, &params->route, perm, &rig->router, &err), &err);
     must(ek_telemetry_experts_create(p->n_layers, p->n_experts, perm, &rig->stats), &err);
     must(ek_expert_local_create(rig->model, &rig->kernels, rig->pool, rig->stats, &rig->dispatcher,
                                 &err),

@@ -19,6 +19,7 @@ typedef struct ek_rig_params {
     int32_t block_tokens;
     int32_t n_blocks;
     bool prefix_cache;
+    ek_route_params route; /* all 0: static, without capacity */
 } ek_rig_params;
 
 typedef struct ek_rig {
