@@ -19,7 +19,9 @@ PASSED = re.compile(r"\[  PASSED  \] (\d+) test\(s\)")
 FAILED = re.compile(r"\[  FAILED  \] (\d+) test\(s\), listed below")
 SKIPPED = re.compile(r"\[  SKIPPED \] (\d+) test\(s\), listed below")
 CORPUS = re.compile(r"\[  PASSED  \] (\d+) corpus file\(s\)")
-OUTPUT_LINES_SHOWN = 60
+EVERYDAY = re.compile(r"^\[       OK \]| level=(info|debug) | \.\.\. ok$")
+OUTPUT_LINES_SHOWN = 80
+OUTPUT_COLUMNS_SHOWN = 300
 
 
 class Counts:
@@ -76,6 +78,12 @@ def skip_reasons(record):
     return reasons
 
 
+def telling_lines(record):
+    """A failed executable's output without what went well and without the program's own everyday log."""
+    output = ((record.get("stdout") or "") + "\n" + (record.get("stderr") or "")).splitlines()
+    return [line for line in output if line.strip() and not EVERYDAY.search(line)]
+
+
 def report(records):
     total = Counts()
     for record in records:
@@ -84,9 +92,8 @@ def report(records):
         total.add(counts)
         if problem:
             print(f"FAILED {name}: {problem}")
-            output = ((record.get("stdout") or "") + (record.get("stderr") or "")).splitlines()
-            for line in output[-OUTPUT_LINES_SHOWN:]:
-                print("    " + line)
+            for line in telling_lines(record)[-OUTPUT_LINES_SHOWN:]:
+                print("    " + line[:OUTPUT_COLUMNS_SHOWN])
         elif counts.skipped:
             reasons = skip_reasons(record) or ["no reason given"]
             print(f"skipped {counts.skipped} of {name}: {'; '.join(sorted(set(reasons)))}")
