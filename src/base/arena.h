@@ -28,7 +28,8 @@ typedef struct ek_arena {
 /** An arena over caller's memory. */
 static inline ek_arena ek_arena_over(void *mem, size_t bytes)
 {
-    return (ek_arena){(uint8_t *)mem, (uint8_t *)mem + bytes};
+    ek_arena arena = {(uint8_t *)mem, (uint8_t *)mem + bytes};
+    return arena;
 }
 
 static inline size_t ek_arena_free_bytes(const ek_arena *arena)
@@ -52,9 +53,9 @@ void *ek_arena_try_raw(ek_arena *arena, size_t n, size_t size, size_t align);
 void *ek_arena_alloc(ek_arena *arena, size_t n, size_t size, size_t align);
 
 #define ek_new(arena, type, n) \
-    ((type *)ek_arena_alloc(arena, (size_t)(n), sizeof(type), _Alignof(type)))
+    ((type *)ek_arena_alloc(arena, (size_t)(n), sizeof(type), EK_ALIGN_OF(type)))
 #define ek_try_new(arena, type, n) \
-    ((type *)ek_arena_try_alloc(arena, (size_t)(n), sizeof(type), _Alignof(type)))
+    ((type *)ek_arena_try_alloc(arena, (size_t)(n), sizeof(type), EK_ALIGN_OF(type)))
 
 /** Cache-line aligned array, for data that threads or vector loads touch. */
 #define ek_new_aligned(arena, type, n) \

@@ -21,6 +21,13 @@
 /** Marks a parameter that an interface demands and this implementation does not read. */
 #define EK_UNUSED __attribute__((unused))
 
+/** Alignment of a type, in the word of whichever language reads this header. */
+#ifdef __cplusplus
+#define EK_ALIGN_OF(type) alignof(type)
+#else
+#define EK_ALIGN_OF(type) _Alignof(type)
+#endif
+
 #define EK_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 /** Bytes of one cache line: what two threads must not share by accident. */

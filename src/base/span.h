@@ -27,11 +27,16 @@ typedef struct ek_str {
 #define EK_STR_ARG(s) ((s).len > 0x7fffffff ? 0x7fffffff : (int)(s).len), ((s).len ? (s).data : "")
 
 /** A string literal as a span. */
+#ifdef __cplusplus
+#define EK_STR(literal) (ek_str{(literal), sizeof(literal) - 1})
+#else
 #define EK_STR(literal) ((ek_str){(literal), sizeof(literal) - 1})
+#endif
 
 static inline ek_str ek_str_from(const char *z)
 {
-    return (ek_str){z, z ? strlen(z) : 0};
+    ek_str s = {z, z ? strlen(z) : 0};
+    return s;
 }
 
 static inline bool ek_str_eq(ek_str a, ek_str b)
