@@ -133,24 +133,6 @@ typedef struct token_state {
     double score;        /* of the current choice's */
 } token_state;
 
-/** Would the token still keep to its groups with e in place of slot k? */
-static bool is_group_open(const ek_route_gate *gate, const token_state *t, int32_t k, int32_t e)
-{
-    if (gate->n_groups_used == gate->n_groups) return true;
-    int32_t size = gate->n_experts / gate->n_groups;
-    int32_t n_used = 0;
-    for (int32_t i = 0; i < gate->top_k; i++) {
-        if (i == k) continue;
-        int32_t group = t->id[i] / size;
-        if (group == e / size) return true;
-        bool first = true;
-        for (int32_t j = 0; j < i; j++)
-            first = first && (j == k || t->id[j] / size != group);
-        n_used += first;
-    }
-    return n_used < gate->n_groups_used;
-}
-
 static bool is_chosen(const token_state *t, int32_t top_k, int32_t e)
 {
     for (int32_t k = 0; k < top_k; k++)
@@ -169,7 +151,8 @@ static int32_t next_best(const fitter *f, const token_state *t, int32_t k, doubl
     for (int32_t i = 0; i < f->n_open; i++) {
         int32_t e = f->open[i];
         if (!(t->value[e] > best_value) || (double)bend->scratch->logit[e] < least) continue;
-        if (is_chosen(t, gate->top_k, e) || !is_group_open(gate, t, k, e)) continue;
+        if (is_chosen(t, gate->top_k, e) || !ek_route_gate_keeps_groups(gate, t->id, k, e))
+            continue;
         best = e;
         best_value = t->value[e];
     }

@@ -1,6 +1,5 @@
 #include "route/gate.h"
 
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -189,12 +188,6 @@ void ek_route_gate_order(const float *value, int32_t *ids, int32_t n)
     }
 }
 
-static float logit_clean(float z)
-{
-    if (z != z) return -INFINITY;
-    return z > FLT_MAX ? FLT_MAX : z;
-}
-
 /** exp(z - max) and its sum; all are 0 where there is nothing but -inf. */
 static double exp_all(const float *z, int32_t n, float *out)
 {
@@ -284,11 +277,43 @@ void ek_route_gate_weigh(const ek_route_gate *gate, const float *bias,
             out_weight[k] *= gate->scale;
 }
 
+void ek_route_gate_weigh_alone(const ek_route_gate *gate, const float *bias, const float *logits,
+                               ek_gate_scratch *scratch, const int32_t *ids, float *out_weight)
+{
+    bool plain = ek_route_gate_plain(gate, bias);
+    if (softmax_of_chosen(gate, plain) || gate->score == EK_ROUTE_SIGMOID) {
+        for (int32_t k = 0; k < gate->top_k; k++)
+            scratch->logit[ids[k]] = ek_route_gate_logit(logits[ids[k]]);
+    } else {
+        for (int32_t e = 0; e < gate->n_experts; e++)
+            scratch->logit[e] = ek_route_gate_logit(logits[e]);
+        score_all(gate, logits, bias, scratch);
+    }
+    ek_route_gate_weigh(gate, bias, scratch, ids, out_weight);
+}
+
+bool ek_route_gate_keeps_groups(const ek_route_gate *gate, const int32_t *ids, int32_t k, int32_t e)
+{
+    if (gate->n_groups_used == gate->n_groups) return true;
+    int32_t size = gate->n_experts / gate->n_groups;
+    int32_t n_used = 0;
+    for (int32_t i = 0; i < gate->top_k; i++) {
+        if (i == k) continue;
+        int32_t group = ids[i] / size;
+        if (group == e / size) return true;
+        bool first = true;
+        for (int32_t j = 0; j < i; j++)
+            first = first && (j == k || ids[j] / size != group);
+        n_used += first;
+    }
+    return n_used < gate->n_groups_used;
+}
+
 const float *ek_route_gate_choose(const ek_route_gate *gate, const float *logits, const float *bias,
                                   ek_gate_scratch *scratch, int32_t *out_id, float *out_weight)
 {
     for (int32_t e = 0; e < gate->n_experts; e++)
-        scratch->logit[e] = logit_clean(logits[e]);
+        scratch->logit[e] = ek_route_gate_logit(logits[e]);
 
     bool plain = ek_route_gate_plain(gate, bias);
     bool chosen_only = softmax_of_chosen(gate, plain) || gate->score == EK_ROUTE_SIGMOID;

@@ -7,6 +7,8 @@
 #ifndef EK_ROUTE_GATE_H
 #define EK_ROUTE_GATE_H
 
+#include <float.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -71,6 +73,21 @@ void ek_route_gate_pick(const ek_route_gate *gate, const float *value, ek_gate_s
  */
 void ek_route_gate_weigh(const ek_route_gate *gate, const float *bias,
                          const ek_gate_scratch *scratch, const int32_t *ids, float *out_weight);
+
+/** The same for a token of which nothing but its logits is at hand. */
+void ek_route_gate_weigh_alone(const ek_route_gate *gate, const float *bias, const float *logits,
+                               ek_gate_scratch *scratch, const int32_t *ids, float *out_weight);
+
+/** Does a choice keep to as many groups as the model allows with expert e in place of ids[k]? */
+bool ek_route_gate_keeps_groups(const ek_route_gate *gate, const int32_t *ids, int32_t k,
+                                int32_t e);
+
+/** A logit as it is reckoned with: NaN is nothing, infinity the largest number. */
+static inline float ek_route_gate_logit(float z)
+{
+    if (z != z) return -INFINITY;
+    return z > FLT_MAX ? FLT_MAX : z;
+}
 
 /** Put n ids into the order of pick: higher value first, lower id first of equals. */
 void ek_route_gate_order(const float *value, int32_t *ids, int32_t n);

@@ -88,6 +88,7 @@ ek_status ek_route_params_check(const ek_route_params *params, ek_err *err)
         return ek_err_set(err, EK_EINVAL, "routing policy %d is not known", (int)params->policy);
     uint32_t readers = EK_ROUTE_READ_BY(params->policy);
     if (params->capacity_factor != 0) readers |= EK_ROUTE_READ_CAPACITY;
+    if (params->coalesce != 0) readers |= EK_ROUTE_READ_COALESCE;
     for (int32_t i = 0; i < ek_route_n_params; i++) {
         const ek_route_param *row = &ek_route_param_rows[i];
         if (!(row->read_by & readers)) continue;

@@ -26,6 +26,7 @@ typedef enum ek_route_policy {
 #define EK_ROUTE_N_POLICIES    5
 #define EK_BREAKER_WINDOW_MAX  16
 #define EK_ROUTE_DEFERRALS_MAX 8
+#define EK_ROUTE_COALESCE_MAX  1024
 
 /** Loads here are utilisations: 0 idle, 1 busy all the time, more when work waits. */
 typedef struct ek_breaker_params {
@@ -62,10 +63,12 @@ typedef struct ek_route_params {
     double mean_score_loss;   /* of a layer's tokens, running */
     double capacity_factor;   /* 0: no cap */
     int32_t defer_rounds;     /* further micro-batches that overflow may wait for */
+    double coalesce;          /* score that a token may give up to it; 0: off */
+    int32_t coalesce_tokens;  /* batches of at most so many */
     int32_t shadow_every;     /* one token of so many is compared with the static gate; 0: none */
 } ek_route_params;
 
-/* Who reads a parameter: the policies as bits, and capacity. */
+/* Who reads a parameter: the policies as bits, capacity, and coalescing. */
 #define EK_ROUTE_READ_BY(policy)  (1u << (policy))
 #define EK_ROUTE_READ_LEAST_LOAD  EK_ROUTE_READ_BY(EK_ROUTE_POLICY_LEAST_LOAD)
 #define EK_ROUTE_READ_DISCOUNT    EK_ROUTE_READ_BY(EK_ROUTE_POLICY_DISCOUNT)
@@ -76,7 +79,9 @@ typedef struct ek_route_params {
 #define EK_ROUTE_READ_BENDING \
     (EK_ROUTE_READ_LEAST_LOAD | EK_ROUTE_READ_DISCOUNTING | EK_ROUTE_READ_BREAKING)
 #define EK_ROUTE_READ_CAPACITY (1u << EK_ROUTE_N_POLICIES)
-#define EK_ROUTE_READ_BUDGET   (EK_ROUTE_READ_BENDING | EK_ROUTE_READ_CAPACITY)
+#define EK_ROUTE_READ_COALESCE (2u << EK_ROUTE_N_POLICIES)
+#define EK_ROUTE_READ_SHADOWED (EK_ROUTE_READ_BENDING | EK_ROUTE_READ_COALESCE)
+#define EK_ROUTE_READ_BUDGET   (EK_ROUTE_READ_SHADOWED | EK_ROUTE_READ_CAPACITY)
 #define EK_ROUTE_READ_ALWAYS   UINT32_MAX
 
 #define EK_ROUTE_MS INT64_C(1000)
@@ -148,7 +153,7 @@ typedef struct ek_route_params {
     COUNT(adaptive_period, adaptive_samples, 20, "20", 2, 10000, NULL, EK_ROUTE_READ_ADAPTIVE,     \
           "`adaptive`: samples whose tail is averaged before thresholds move.")                    \
     REAL(max_score_loss, max_score_loss, 0.15, "0.15", 0, 1, NULL, EK_ROUTE_READ_BUDGET,           \
-         "Share of its gate score that one token may give up for the sake of load.")               \
+         "Share of its gate score that one token may give up for the sake of load or speed.")      \
     REAL(mean_score_loss, mean_score_loss, 0.02, "0.02", 0, 1, NULL, EK_ROUTE_READ_BUDGET,         \
          "The same as a running mean over a layer's tokens; above it the bound of single tokens "  \
          "narrows.")                                                                               \
@@ -159,7 +164,14 @@ typedef struct ek_route_params {
     COUNT(defer_rounds, defer_rounds, 1, "1", 0, EK_ROUTE_DEFERRALS_MAX, NULL,                     \
           EK_ROUTE_READ_CAPACITY,                                                                  \
           "Micro-batches after the first that overflow may wait for before it is left out.")       \
-    COUNT(shadow_every, shadow_every, 64, "64", 0, 1000000, "never", EK_ROUTE_READ_BENDING,        \
+    REAL(coalesce, coalesce, 0, "never", 0.0001, 1, "never", EK_ROUTE_READ_ALWAYS,                 \
+         "Share of its gate score that a token of a small batch may give up, within the bounds "   \
+         "above, so that the batch reads fewer experts' weights. Then the other requests of a "    \
+         "batch can change an answer, under `static`, too.")                                       \
+    COUNT(coalesce_tokens, coalesce_tokens, 64, "64", 2, EK_ROUTE_COALESCE_MAX, NULL,              \
+          EK_ROUTE_READ_COALESCE,                                                                  \
+          "Larger batches are not coalesced: they read nearly all experts anyway.")                \
+    COUNT(shadow_every, shadow_every, 64, "64", 0, 1000000, "never", EK_ROUTE_READ_SHADOWED,       \
           "One token of so many is compared with the model's own choice, for the figures of "      \
           "quality.")
 

@@ -1,5 +1,6 @@
 /*
- * Planning one layer: choose, fit, pack. Where the gate alone decides, nothing else is done.
+ * Planning one layer: choose, coalesce, fit, pack. Where the gate alone decides, nothing else is
+ * done.
  */
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "base/rng.h"
 #include "base/size.h"
 #include "route/capacity.h"
+#include "route/coalesce.h"
 #include "route/pack.h"
 #include "route/router.h"
 
@@ -108,13 +110,21 @@ static bool is_sampled(const planner *p, int64_t token_idx)
     return every > 0 && ((hash >> 32) * every) >> 32 == 0;
 }
 
-static void shadow(planner *p, const ek_bend_outcome *outcome)
+/** What the shadow says of a batch, once its choice of experts is made. */
+static void shadow(planner *p, const float *loss)
 {
     ek_route_stats *stats = &p->router->stats;
-    stats->n_shadow++;
-    stats->n_shadow_changed += outcome->changed;
-    stats->shadow_loss_sum += outcome->loss;
-    stats->shadow_divergence_sum += ek_route_bend_divergence(&p->bend);
+    const ek_route_plan *plan = p->plan;
+    for (int32_t t = 0; t < plan->n_tokens; t++) {
+        bool is_changed = plan->token_flags[t] & EK_ROUTE_TOKEN_CHANGED;
+        stats->n_changed += is_changed;
+        if (!is_sampled(p, p->layer->n_seen + t)) continue;
+        stats->n_shadow++;
+        stats->n_shadow_changed += is_changed;
+        stats->shadow_loss_sum += (double)loss[t];
+    }
+    p->layer->n_seen += plan->n_tokens;
+    stats->n_bent += plan->n_tokens;
 }
 
 static void choose_bent(planner *p, float *loss)
@@ -136,12 +146,41 @@ static void choose_bent(planner *p, float *loss)
         ek_route_budget_spend(budget, outcome.loss);
         loss[t] = (float)outcome.loss;
         plan->token_flags[t] = outcome.changed ? EK_ROUTE_TOKEN_CHANGED : 0;
-        stats->n_changed += outcome.changed;
         stats->n_undone += outcome.n_undone;
-        if (is_sampled(p, p->layer->n_seen + t)) shadow(p, &outcome);
+        if (is_sampled(p, p->layer->n_seen + t))
+            stats->shadow_divergence_sum += ek_route_bend_divergence(&p->bend);
     }
-    p->layer->n_seen += plan->n_tokens;
-    stats->n_bent += plan->n_tokens;
+}
+
+/* ---- what is read anyway ---- */
+
+/** One token alone has nobody to share with; large batches read nearly everything. */
+static bool is_coalesced(const planner *p)
+{
+    const ek_route_params *params = &p->router->core.params;
+    return params->coalesce > 0 && p->plan->n_tokens >= 2 &&
+           p->plan->n_tokens <= params->coalesce_tokens;
+}
+
+static ek_status coalesce(planner *p, float *loss, ek_arena scratch)
+{
+    const ek_coalesce_job job = {
+        .gate = &p->router->gate,
+        .bank = &p->layer->bank,
+        .params = &p->router->core.params,
+        .scratch = &p->router->scratch,
+        .logits = p->logits,
+        .bias = p->bias,
+        .loss = loss,
+        .budget = &p->layer->budget,
+    };
+    ek_coalesce_counts counts;
+    ek_status status = ek_route_coalesce(&job, scratch, p->plan, &counts);
+    if (status != EK_OK) return status;
+    p->router->stats.n_closed += counts.n_closed;
+    p->router->stats.n_coalesced += counts.n_changed;
+    p->router->stats.coalesced_loss += counts.loss_sum;
+    return EK_OK;
 }
 
 /* ---- what fits ---- */
@@ -225,7 +264,7 @@ static void tell(planner *p, const ek_capacity_counts *counts, const float *loss
 }
 
 /**
- * The way of policies that look at loads, and of capacity. Everything that lasts is taken from the
+ * The way of policies that look at loads, of coalescing and of capacity. Everything that lasts is taken from the
  * arena before scratch is.
  */
 static ek_status plan_loaded(planner *p, int32_t *next, ek_arena *arena)
@@ -236,7 +275,8 @@ static ek_status plan_loaded(planner *p, int32_t *next, ek_arena *arena)
     refresh(p);
     bool is_bent = p->layer->bank.n_bent > 0;
     bool is_fitted = router->core.params.capacity_factor > 0 || p->layer->n_half_open > 0;
-    if (!is_bent && !is_fitted) {
+    bool is_gathered = is_coalesced(p);
+    if (!is_bent && !is_fitted && !is_gathered) {
         choose_static(p);
         ek_route_pack(plan, next);
         ek_route_budget_rest(&p->layer->budget, plan->n_tokens);
@@ -258,7 +298,10 @@ static ek_status plan_loaded(planner *p, int32_t *next, ek_arena *arena)
         choose_static(p);
         ek_route_budget_rest(&p->layer->budget, plan->n_tokens);
     }
-    ek_status status = is_fitted ? fit(p, loss, scratch, &counts) : EK_OK;
+    ek_status status = is_gathered ? coalesce(p, loss, scratch) : EK_OK;
+    if (status != EK_OK) return status;
+    if (is_bent || is_gathered) shadow(p, loss);
+    if (is_fitted) status = fit(p, loss, scratch, &counts);
     if (status != EK_OK) return status;
     if (plan->n_deferred > 0)
         ek_route_pack_undeferred(plan, next);
@@ -335,5 +378,8 @@ size_t ek_route_plan_bytes(const ek_route_gate *gate, int32_t n_tokens)
     size_t lasting = (4 * n_pairs + 2 * n_experts + 2) * sizeof(int32_t);
     size_t fitted = (size_t)n_tokens * (sizeof(uint8_t) + sizeof(float)) +
                     (n_pairs + EK_ROUTE_DEFERRALS_MAX + 1) * sizeof(int32_t);
-    return lasting + fitted + ek_route_capacity_scratch_bytes(gate, n_tokens) + 4 * sizeof(int32_t);
+    size_t fitting = ek_route_capacity_scratch_bytes(gate, n_tokens), coalescing = 0;
+    if (n_tokens <= EK_ROUTE_COALESCE_MAX) coalescing = ek_route_coalesce_bytes(gate, n_tokens);
+    size_t scratch = fitting > coalescing ? fitting : coalescing;
+    return lasting + fitted + scratch + 4 * sizeof(int32_t);
 }

@@ -54,7 +54,8 @@ static bool take_layers(ek_router *router, ek_arena *arena)
 static void follow_params(ek_router *router)
 {
     router->params_version++;
-    router->is_plain = !router->core.policy->penalty && router->core.params.capacity_factor == 0;
+    router->is_plain = !router->core.policy->penalty && router->core.params.capacity_factor == 0 &&
+                       router->core.params.coalesce == 0;
 }
 
 void ek_route_layer_init(ek_router *router, int32_t layer)
@@ -138,6 +139,11 @@ const ek_breaker *ek_route_breakers(const ek_router *router, int32_t layer)
 {
     ek_assert(layer >= 0 && layer < router->n_layers);
     return router->layers[layer].bank.breaker;
+}
+
+uint32_t ek_route_params_version(const ek_router *router)
+{
+    return router->params_version;
 }
 
 const ek_route_params *ek_route_params_of(const ek_router *router)

@@ -4,9 +4,10 @@
  * to know no policy.
  *
  * `static` is the model's own choice, bit for bit. The other policies bend the *selection* score by
- * the load view, never the weights' scores, inside a quality budget; capacity may then move or
- * leave out what an expert cannot take. docs/ROUTING.md tells all of it. Deterministic given
- * (inputs, views, seed). Pure; one caller at a time per router, but for ek_route_switch.
+ * the load view, never the weights' scores, inside a quality budget. On request small batches are
+ * then *coalesced* to fewer experts, inside the same budget and under `static`, too; and capacity
+ * may move or leave out what an expert cannot take. docs/ROUTING.md tells all of it. Deterministic
+ * given (inputs, views, seed). Pure; one caller at a time per router, but for ek_route_switch.
  */
 #ifndef EK_ROUTE_ROUTE_H
 #define EK_ROUTE_ROUTE_H
@@ -62,11 +63,13 @@ typedef struct ek_route_view {
 } ek_route_view;
 
 /* What happened to a token in a layer, as bits. */
-#define EK_ROUTE_TOKEN_CHANGED  1u /* load chose other experts for it than the model would have */
+#define EK_ROUTE_TOKEN_CHANGED  1u /* load, or its batch, chose other experts than the model would */
 #define EK_ROUTE_TOKEN_REROUTED 2u /* an expert was full: the next best took its place */
 #define EK_ROUTE_TOKEN_DEFERRED \
     4u /* an expert was full: some of its work waits for a later round */
 #define EK_ROUTE_TOKEN_DEGRADED 8u /* an expert was full: its contribution is left out */
+#define EK_ROUTE_TOKEN_COALESCED \
+    16u /* it visits an expert that the batch reads anyway instead of its own */
 
 /**
  * One layer's plan for one batch. Arrays live in the arena given to ek_route_plan_layer (a step's
@@ -79,8 +82,8 @@ typedef struct ek_route_plan {
     int32_t n_experts;
     int32_t top_k;
     /*
-     * (n_tokens, top_k) best first, a rerouted one in the place of the one it stands for; -1:
-     * degraded, contributes nothing
+     * (n_tokens, top_k) best first, a rerouted or coalesced one in the place of the one it stands
+     * for; -1: degraded, contributes nothing
      */
     int32_t *expert_id;
     float *weight;       /* (n_tokens, top_k) what the expert's output is multiplied with */
@@ -115,17 +118,21 @@ typedef struct ek_route_stats {
     int64_t n_tokens;
     int64_t n_plans;
     int64_t n_stale_plans; /* of those, made without the loads that the policy wanted */
-    int64_t n_bent;        /* tokens that were planned while some expert was bent */
+    int64_t n_bent;        /* tokens that were planned while some expert was bent, or coalesced */
     int64_t n_changed;     /* tokens whose set of experts is not the model's */
     int64_t n_undone;      /* substitutions that the quality budget took back */
     double loss_sum;       /* of score losses */
     double loss_max;
     /* Token-slots: these four add up to n_tokens * top_k. */
     int64_t n_executed, n_rerouted, n_deferred, n_degraded;
+    int64_t n_closed;         /* experts of a batch that it need not read, thanks to coalescing */
+    int64_t n_coalesced;      /* tokens that visit others for that; part of n_changed */
+    double coalesced_loss;    /* what these gave up for it; part of loss_sum */
     int64_t n_shadow;         /* sampled tokens */
     int64_t n_shadow_changed; /* of those */
     double shadow_loss_sum;
-    double shadow_divergence_sum; /* Kullback-Leibler, nats: bent gate against the model's */
+    double shadow_divergence_sum; /* Kullback-Leibler, nats: the gate bent by load against the
+                                     model's */
 } ek_route_stats;
 
 typedef struct ek_router ek_router;
@@ -195,6 +202,8 @@ size_t ek_route_plan_bytes(const ek_route_gate *gate, int32_t n_tokens);
 const ek_route_stats *ek_route_stats_of(const ek_router *router);
 const ek_breaker *ek_route_breakers(const ek_router *router, int32_t layer);
 const ek_route_params *ek_route_params_of(const ek_router *router);
+/** Version of the params in force: 1 from creation on, one higher with each that is adopted. */
+uint32_t ek_route_params_version(const ek_router *router);
 /** The controller's gain under `adaptive` (route/adapt.h). */
 double ek_route_gain(const ek_router *router);
 

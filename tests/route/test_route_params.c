@@ -45,7 +45,9 @@ static void test_ranges(void **state)
         ek_route_params params;
         ek_route_params_default(&params);
         params.capacity_factor = 1;
-        while (!(row->read_by & (EK_ROUTE_READ_BY(params.policy) | EK_ROUTE_READ_CAPACITY)))
+        params.coalesce = 0.1;
+        while (!(row->read_by & (EK_ROUTE_READ_BY(params.policy) | EK_ROUTE_READ_CAPACITY |
+                                 EK_ROUTE_READ_COALESCE)))
             params.policy++;
         double step = row->type == EK_ROUTE_PARAM_REAL ? 1e-4 * (row->max - row->min) : 1;
         const double bad[] = {row->min - step, row->max + step, NAN};
