@@ -19,14 +19,16 @@ ARROWS = {
     "sched": (),
     "telemetry": (),
     "trace": ("route", "place", "sched"),
+    "keel": ("route", "place", "telemetry"),
     "expert": ("model", "quant", "kernels", "sys", "telemetry"),
-    "engine": ("expert", "model", "quant", "kernels", "route", "place", "sched", "trace", "sys", "telemetry"),
+    "engine": ("expert", "model", "quant", "kernels", "route", "place", "sched", "keel", "trace", "sys",
+               "telemetry"),
     "cluster": ("expert", "quant", "place", "trace", "sys", "telemetry"),
     "gateway": ("engine", "route", "trace", "sys", "telemetry"),
-    "sim": ("route", "place", "sched", "trace"),
+    "sim": ("route", "place", "sched", "keel", "trace", "telemetry"),
     "tune": ("sim", "route", "place", "sched", "trace", "kernels"),
     "config": ("sys",),
-    "cli": ("sys", "quant", "kernels", "model", "route", "place", "sched", "telemetry", "trace", "expert",
+    "cli": ("sys", "quant", "kernels", "model", "route", "place", "sched", "keel", "telemetry", "trace", "expert",
             "engine", "cluster", "gateway", "sim", "tune", "config"),
 }
 
@@ -40,7 +42,7 @@ PARAMS_ROOM = "config"
 PARAMS_HEADER = "params.h"
 
 # Rooms whose results depend on their arguments only: no clock, no files, no threads, no heap.
-PURE = ("base", "quant", "kernels", "model", "route", "place", "sched", "telemetry", "trace", "sim", "tune")
+PURE = ("base", "quant", "kernels", "model", "route", "place", "sched", "keel", "telemetry", "trace", "sim", "tune")
 
 # System headers that every room may include.
 HEADERS_FREE = {
