@@ -4,10 +4,10 @@
 
 #include "base/assert.h"
 
-#define DIGIT_BITS 8
-#define N_DIGITS   (1 << DIGIT_BITS)
-#define N_PASSES   3
-#define LOW_BITS   7 /* 31 bits of a non-negative float - N_PASSES * DIGIT_BITS */
+#define DIGIT_BITS   8
+#define N_DIGITS     (1 << DIGIT_BITS)
+#define N_PASSES_MAX 3
+#define LOW_BITS_MAX 10 /* of a key that may be left to the insertion sort */
 
 size_t ek_place_core_bytes(int32_t n_experts, int32_t n_slots, int32_t n_devices)
 {
@@ -15,9 +15,9 @@ size_t ek_place_core_bytes(int32_t n_experts, int32_t n_slots, int32_t n_devices
     size_t state = experts * (3 * sizeof(int32_t) + sizeof(double)) +
                    slots * (2 * sizeof(int32_t) + 3 * sizeof(float)) +
                    (size_t)n_devices * sizeof(double);
-    size_t work = 2 * experts * sizeof(uint64_t) + N_PASSES * N_DIGITS * sizeof(int32_t) +
-                  experts * (sizeof(uint64_t) + 2 * sizeof(float)) + slots * sizeof(int32_t) +
-                  ((size_t)n_devices + 1) * (2 * sizeof(uint64_t) + sizeof(int32_t));
+    size_t work = 2 * experts * sizeof(uint64_t) + N_PASSES_MAX * N_DIGITS * sizeof(int32_t) +
+                  experts * 2 * sizeof(float) + slots * sizeof(int32_t) +
+                  ek_place_pack_bytes(n_experts, n_devices);
     return state + work + 24 * EK_CACHE_LINE;
 }
 
@@ -28,35 +28,53 @@ static uint32_t float_bits(float f)
     return bits;
 }
 
+/* Where each of a pass's digits begins in the output; histogram in, offsets out. */
+static void offsets(int32_t *hist)
+{
+    int32_t sum = 0;
+    for (int32_t i = 0; i < N_DIGITS; i++) {
+        int32_t here = hist[i];
+        hist[i] = sum;
+        sum += here;
+    }
+}
+
 /*
  * Experts by load, heaviest first, equal loads by id: a radix sort, because it is the one step of a
  * quick solve that would otherwise depend on branches nobody can predict. The bits of non-negative
- * floats sort as integers do; inverted, ascending order is what we want. The lowest 7 of the 31
- * bits are left to an insertion sort, which then finds next to nothing to do. Both are stable, so
- * equal loads stay in id order.
+ * floats sort as integers do; their distance from those of the heaviest is the key, of which the
+ * lowest bits are left to an insertion sort, which then finds next to nothing to do. How many
+ * passes are over bits that differ at all depends on how far apart loads are; two are usual. All
+ * of it is stable, so equal loads stay in id order.
  */
 static void sort_by_load(ek_place_core *core, ek_arena scratch)
 {
-    int32_t n = core->n_experts;
+    int32_t n = core->n_experts, n_bits = 0, n_passes = 0;
     uint64_t *from = ek_arena_try_raw(&scratch, (size_t)n, sizeof *from, _Alignof(uint64_t));
     uint64_t *to = ek_arena_try_raw(&scratch, (size_t)n, sizeof *to, _Alignof(uint64_t));
-    int32_t *hist = ek_new(&scratch, int32_t, N_PASSES * N_DIGITS);
+    int32_t *hist = ek_new(&scratch, int32_t, N_PASSES_MAX * N_DIGITS);
+    uint32_t most = 0, least = UINT32_MAX;
     for (int32_t e = 0; e < n; e++) {
-        uint32_t key = ~float_bits((float)core->load[e]);
-        from[e] = (uint64_t)key << 32 | (uint32_t)e;
-        for (int32_t d = 0; d < N_PASSES; d++)
-            hist[d * N_DIGITS + (int32_t)(key >> (LOW_BITS + d * DIGIT_BITS) & (N_DIGITS - 1))]++;
+        uint32_t bits = float_bits((float)core->load[e]);
+        from[e] = (uint64_t)bits << 32 | (uint32_t)e;
+        most = bits > most ? bits : most;
+        least = bits < least ? bits : least;
     }
-    for (int32_t d = 0; d < N_PASSES; d++) {
+    while (n_bits < 32 && (most - least) >> n_bits != 0)
+        n_bits++;
+    while (n_bits > n_passes * DIGIT_BITS + (n_passes < 2 ? 0 : LOW_BITS_MAX))
+        n_passes++;
+    int32_t low = 32 + (n_bits > n_passes * DIGIT_BITS ? n_bits - n_passes * DIGIT_BITS : 0);
+    for (int32_t e = 0; e < n; e++) {
+        from[e] = ((uint64_t)most << 32) - (from[e] & ~(uint64_t)UINT32_MAX) + (uint32_t)e;
+        for (int32_t d = 0; d < n_passes; d++)
+            hist[d * N_DIGITS + (int32_t)(from[e] >> (low + d * DIGIT_BITS) & (N_DIGITS - 1))]++;
+    }
+    for (int32_t d = 0; d < n_passes; d++) {
         int32_t *at = hist + d * N_DIGITS;
-        int32_t sum = 0;
-        for (int32_t i = 0; i < N_DIGITS; i++) {
-            int32_t here = at[i];
-            at[i] = sum;
-            sum += here;
-        }
+        offsets(at);
         for (int32_t i = 0; i < n; i++)
-            to[at[from[i] >> (32 + LOW_BITS + d * DIGIT_BITS) & (N_DIGITS - 1)]++] = from[i];
+            to[at[from[i] >> (low + d * DIGIT_BITS) & (N_DIGITS - 1)]++] = from[i];
         uint64_t *swap = from;
         from = to;
         to = swap;
@@ -69,7 +87,7 @@ static void sort_by_load(ek_place_core *core, ek_arena scratch)
         from[at] = moving;
     }
     for (int32_t i = 0; i < n; i++) {
-        core->order[i] = (int32_t)(from[i] & 0xffffffffu);
+        core->order[i] = (int32_t)(from[i] & UINT32_MAX);
         core->rank[core->order[i]] = i;
     }
 }

@@ -40,6 +40,9 @@ typedef struct ek_place_core {
 /** Arena bytes that a problem of this size takes, working space of every step included. */
 size_t ek_place_core_bytes(int32_t n_experts, int32_t n_slots, int32_t n_devices);
 
+/** Scratch bytes of ek_place_pack; part of the above. */
+size_t ek_place_pack_bytes(int32_t n_experts, int32_t n_devices);
+
 /**
  * Allocate the arrays; inputs are set by the caller, `order` is filled here. Asserts that the arena
  * has ek_place_core_bytes.

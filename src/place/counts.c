@@ -1,4 +1,5 @@
 #include <math.h>
+#include <string.h>
 
 #include "place/core.h"
 
@@ -46,8 +47,10 @@ static void give_spares(ek_place_core *core, priority_heap *heap, int32_t n_spar
         heap->priority[0] = priority_of(core, e, shift);
         sift_down(heap->priority, heap->expert, heap->n);
     }
+    /* Dividing by one is what most experts would do. */
+    memcpy(core->replica_load, core->load, (size_t)core->n_experts * sizeof *core->load);
     for (int32_t e = 0; e < core->n_experts; e++)
-        core->replica_load[e] = core->load[e] / core->count[e];
+        if (core->count[e] > 1) core->replica_load[e] = core->load[e] / core->count[e];
 }
 
 static priority_heap heap_new(const ek_place_core *core, ek_arena *scratch)
@@ -61,14 +64,19 @@ static priority_heap heap_new(const ek_place_core *core, ek_arena *scratch)
 void ek_place_counts(ek_place_core *core, float shift, ek_arena scratch)
 {
     priority_heap heap = heap_new(core, &scratch);
-    /* Descending order is already a max-heap. */
-    for (; heap.n < core->n_experts; heap.n++) {
-        int32_t e = core->order[heap.n];
+    int32_t n_spare = core->n_slots - core->n_experts;
+    int32_t n = n_spare < core->n_experts ? n_spare : core->n_experts;
+    for (int32_t e = 0; e < core->n_experts; e++)
         core->count[e] = 1;
-        heap.expert[heap.n] = e;
-        heap.priority[heap.n] = priority_of(core, e, shift);
+    /*
+     * Descending order is already a max-heap; and before the n-th gets a spare, each of those
+     * before it has one.
+     */
+    for (; heap.n < n; heap.n++) {
+        heap.expert[heap.n] = core->order[heap.n];
+        heap.priority[heap.n] = priority_of(core, core->order[heap.n], shift);
     }
-    give_spares(core, &heap, core->n_slots - core->n_experts, shift);
+    give_spares(core, &heap, n_spare, shift);
 }
 
 bool ek_place_counts_capped(ek_place_core *core, double cap, ek_arena scratch)

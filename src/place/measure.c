@@ -1,7 +1,7 @@
 #include <math.h>
 
 #include "base/assert.h"
-#include "place/place.h"
+#include "place/part.h"
 
 int32_t ek_place_live_devices(const ek_place_topology *t)
 {
@@ -11,24 +11,18 @@ int32_t ek_place_live_devices(const ek_place_topology *t)
     return n_live;
 }
 
-double ek_place_lower_bound(const ek_place_topology *t, const double *loads)
+double ek_place_bound_of(const ek_place_topology *t, const double *loads, const ek_place_sum *sum)
 {
     int32_t n_live = ek_place_live_devices(t);
-    double total = 0.0;
-    for (int32_t e = 0; e < t->n_experts; e++)
-        total += loads[e];
-    if (total <= 0.0) return 1.0;
-    double mean = total / n_live;
+    if (sum->total <= 0.0) return 1.0;
+    double mean = sum->total / n_live;
     /*
      * One replica of the hottest expert cannot carry less than its share over all slots that could
      * be its own.
      */
-    double hottest = 0.0;
-    for (int32_t e = 0; e < t->n_experts; e++)
-        hottest = loads[e] > hottest ? loads[e] : hottest;
     int32_t most = t->n_slots - (t->n_experts - 1);
     most = most < n_live ? most : n_live;
-    double lowest = fmax(1.0, hottest / most / mean);
+    double lowest = fmax(1.0, sum->most / most / mean);
     if (t->n_groups == t->n_nodes && t->n_nodes > 1) {
         /*
          * Groups stay on their nodes, one each: the heaviest group's node cannot get rid of its
@@ -43,6 +37,12 @@ double ek_place_lower_bound(const ek_place_topology *t, const double *loads)
         }
     }
     return lowest;
+}
+
+double ek_place_lower_bound(const ek_place_topology *t, const double *loads)
+{
+    ek_place_sum sum = ek_place_sum_of(loads, t->n_experts);
+    return ek_place_bound_of(t, loads, &sum);
 }
 
 ek_status ek_place_measure(const ek_place_topology *t, const double *loads,

@@ -3,58 +3,49 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/assert.h"
+
 /*
- * A min-heap of the devices that still have room. A key is the load in fixed point above the
- * device's number, so that one integer compare decides and equal loads fall to the lower device, on
- * every machine alike.
+ * Which device is lightest is asked for every replica: a tournament of the devices that still have
+ * room. A leaf's key is the load in fixed point above the device's number, so that one integer
+ * compare decides and equal loads fall to the lower device, on every machine alike. A change walks
+ * from its leaf to the root past siblings whose places are known beforehand: no branch and no
+ * address depends on loads.
  */
 #define DEVICE_BITS 11 /* EK_PLACE_DEVICES_MAX is 1,024 */
 #define DEVICE_MASK (((uint64_t)1 << DEVICE_BITS) - 1)
-#define LOAD_BITS   50 /* total load of the problem scaled to this */
+#define LOAD_BITS   50         /* total load of the problem scaled to this */
+#define NO_ROOM     UINT64_MAX /* loses against every device */
 
-typedef struct room_heap {
-    uint64_t *key; /* key[n] is always UINT64_MAX, so that a lone child has a sibling that loses */
-    int32_t n;
-} room_heap;
+typedef struct tournament {
+    uint64_t *key; /* (2 * n_leaves) key[1] is the winner's, key[n_leaves + device] the leaves' */
+    int32_t n_leaves; /* a power of two */
+} tournament;
 
-static void sift_up(room_heap *heap, int32_t hole, uint64_t moving)
+static void play(const tournament *t, int32_t device, uint64_t key)
 {
-    while (hole > 0 && moving < heap->key[(hole - 1) / 2]) {
-        heap->key[hole] = heap->key[(hole - 1) / 2];
-        hole = (hole - 1) / 2;
+    int32_t i = t->n_leaves + device;
+    t->key[i] = key;
+    for (; i > 1; i >>= 1) {
+        uint64_t other = t->key[i ^ 1];
+        key = other < key ? other : key;
+        t->key[i >> 1] = key;
     }
-    heap->key[hole] = moving;
 }
 
-/*
- * Replace the root: the hole goes down to a leaf, then the key comes up from there. A device that
- * just got a replica is among the fuller ones, so it hardly ever has to come up, and the way down
- * has no branch that depends on loads.
- */
-static void replace_top(room_heap *heap, uint64_t moving)
+static int32_t leaves_of(int32_t n_devices)
 {
-    uint64_t *key = heap->key;
-    int32_t hole = 0;
-    for (int32_t child = 1; child < heap->n; child = 2 * hole + 1) {
-        child += key[child + 1] < key[child];
-        key[hole] = key[child];
-        hole = child;
-    }
-    sift_up(heap, hole, moving);
+    int32_t n = 1;
+    while (n < n_devices)
+        n *= 2;
+    return n;
 }
 
-static void push(room_heap *heap, uint64_t key)
+size_t ek_place_pack_bytes(int32_t n_experts, int32_t n_devices)
 {
-    int32_t hole = heap->n++;
-    heap->key[heap->n] = UINT64_MAX;
-    sift_up(heap, hole, key);
-}
-
-static void pop(room_heap *heap)
-{
-    uint64_t last = heap->key[--heap->n];
-    heap->key[heap->n] = UINT64_MAX;
-    if (heap->n > 0) replace_top(heap, last);
+    return 2 * (size_t)n_experts * sizeof(int32_t) +
+           2 * (size_t)leaves_of(n_devices) * sizeof(uint64_t) +
+           (size_t)n_devices * (sizeof(int32_t) + sizeof(uint64_t)) + 5 * EK_CACHE_LINE;
 }
 
 /*
@@ -63,9 +54,9 @@ static void pop(room_heap *heap)
  */
 static void order_by_replica(const ek_place_core *core, int32_t *out_order, ek_arena scratch)
 {
-    int32_t n = core->n_experts, n_many = 0, n_out = 0;
+    int32_t n = core->n_experts, n_many = 0, n_out = 0, i = 0, last = 0;
     int32_t *many = ek_new(&scratch, int32_t, n);
-    for (int32_t i = 0; i < n; i++) {
+    for (; i < n; i++) {
         int32_t e = core->order[i];
         if (core->count[e] == 1) continue;
         double load = core->replica_load[e];
@@ -75,26 +66,59 @@ static void order_by_replica(const ek_place_core *core, int32_t *out_order, ek_a
             at--;
         }
         many[at] = e;
+        last = i + 1;
     }
-    for (int32_t i = 0, m = 0; i < n || m < n_many;) {
-        while (i < n && core->count[core->order[i]] > 1)
-            i++;
-        if (m < n_many &&
-            (i == n || core->replica_load[many[m]] >= core->replica_load[core->order[i]]))
-            out_order[n_out++] = many[m++];
-        else if (i < n)
-            out_order[n_out++] = core->order[i++];
+    i = 0;
+    for (int32_t m = 0; m < n_many; out_order[n_out++] = many[m++]) {
+        double load = core->replica_load[many[m]];
+        for (; i < n; i++) {
+            int32_t e = core->order[i];
+            if (core->count[e] > 1) continue;
+            if (core->replica_load[e] <= load) break;
+            out_order[n_out++] = e;
+        }
     }
+    for (; i < last; i++)
+        if (core->count[core->order[i]] == 1) out_order[n_out++] = core->order[i];
+    memcpy(out_order + n_out, core->order + i, (size_t)(n - i) * sizeof *out_order);
 }
 
 /* A replica into the device's next slot. @return whether the device has room for another one */
-static bool put(ek_place_core *core, int32_t *next_slot, int32_t device, int32_t expert)
+static bool put(ek_place_core *core, int32_t *next_slot, int32_t device, int32_t expert,
+                double load)
 {
     int32_t s = next_slot[device]++;
     core->slot_expert[s] = expert;
-    core->slot_load[s] = (float)core->replica_load[expert];
-    core->device_load[device] += core->replica_load[expert];
-    return next_slot[device] < core->slot_beg[device + 1];
+    core->slot_load[s] = (float)load;
+    core->device_load[device] += load;
+    return s + 1 < core->slot_beg[device + 1];
+}
+
+/*
+ * All replicas of one expert. Devices that took one stay out of the tournament until all are
+ * placed: distinct devices, as long as enough have room.
+ * @return whether they are distinct
+ */
+static bool put_many(ek_place_core *core, const tournament *t, int32_t *next_slot, int32_t expert,
+                     uint64_t step, uint64_t *taken)
+{
+    int32_t n_taken = 0;
+    bool distinct = true;
+    for (int32_t r = 0; r < core->count[expert]; r++) {
+        if (t->key[1] == NO_ROOM) {
+            distinct = false;
+            for (; n_taken > 0; n_taken--)
+                play(t, (int32_t)(taken[n_taken - 1] & DEVICE_MASK), taken[n_taken - 1]);
+        }
+        uint64_t key = t->key[1];
+        int32_t device = (int32_t)(key & DEVICE_MASK);
+        if (put(core, next_slot, device, expert, core->replica_load[expert]))
+            taken[n_taken++] = key + step;
+        play(t, device, NO_ROOM);
+    }
+    for (; n_taken > 0; n_taken--)
+        play(t, (int32_t)(taken[n_taken - 1] & DEVICE_MASK), taken[n_taken - 1]);
+    return distinct;
 }
 
 bool ek_place_pack(ek_place_core *core, ek_arena scratch)
@@ -102,49 +126,31 @@ bool ek_place_pack(ek_place_core *core, ek_arena scratch)
     int32_t *order = ek_new(&scratch, int32_t, core->n_experts);
     int32_t *next_slot = ek_new(&scratch, int32_t, core->n_devices);
     uint64_t *taken = ek_new(&scratch, uint64_t, core->n_devices);
-    room_heap heap = {ek_new(&scratch, uint64_t, core->n_devices + 1), 0};
+    tournament t = {.n_leaves = leaves_of(core->n_devices)};
+    t.key = ek_new(&scratch, uint64_t, 2 * t.n_leaves);
     order_by_replica(core, order, scratch);
     memset(core->slot_expert, 0xff, (size_t)core->n_slots * sizeof *core->slot_expert);
     memset(core->slot_load, 0, (size_t)core->n_slots * sizeof *core->slot_load);
 
     bool distinct = true;
     double scale = ldexp(1.0, LOAD_BITS) / (core->mean * core->n_devices);
+    memset(t.key, 0xff, 2 * (size_t)t.n_leaves * sizeof *t.key);
     for (int32_t d = 0; d < core->n_devices; d++) {
         core->device_load[d] = 0.0;
         next_slot[d] = core->slot_beg[d];
-        if (next_slot[d] < core->slot_beg[d + 1]) push(&heap, (uint64_t)d);
+        if (next_slot[d] < core->slot_beg[d + 1]) play(&t, d, (uint64_t)d);
     }
     for (int32_t i = 0; i < core->n_experts; i++) {
         int32_t e = order[i];
         double load = core->replica_load[e];
         uint64_t step = (uint64_t)(int64_t)(load * scale) << DEVICE_BITS;
-        if (core->count[e] == 1) {
-            uint64_t key = heap.key[0];
-            if (put(core, next_slot, (int32_t)(key & DEVICE_MASK), e))
-                replace_top(&heap, key + step);
-            else
-                pop(&heap);
+        if (core->count[e] > 1) {
+            distinct &= put_many(core, &t, next_slot, e, step, taken);
             continue;
         }
-        /*
-         * All replicas leave the heap before any comes back: distinct devices, as long as enough
-         * have room.
-         */
-        int32_t n_taken = 0;
-        for (int32_t r = 0; r < core->count[e]; r++) {
-            if (heap.n == 0) {
-                distinct = false;
-                for (int32_t t = 0; t < n_taken; t++)
-                    push(&heap, taken[t]);
-                n_taken = 0;
-            }
-            uint64_t key = heap.key[0];
-            pop(&heap);
-            if (put(core, next_slot, (int32_t)(key & DEVICE_MASK), e))
-                taken[n_taken++] = key + step;
-        }
-        for (int32_t t = 0; t < n_taken; t++)
-            push(&heap, taken[t]);
+        uint64_t key = t.key[1];
+        int32_t device = (int32_t)(key & DEVICE_MASK);
+        play(&t, device, put(core, next_slot, device, e, load) ? key + step : NO_ROOM);
     }
     return distinct;
 }

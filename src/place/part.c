@@ -1,5 +1,34 @@
 #include "place/part.h"
 
+#include <math.h>
+#include <string.h>
+
+/* Four at a time, because one addition has to wait for the other. */
+ek_place_sum ek_place_sum_of(const double *loads, int32_t n)
+{
+    double total[4] = {0}, most[4], least[4];
+    int32_t i = 0;
+    for (int32_t k = 0; k < 4; k++)
+        most[k] = least[k] = loads[0];
+    for (; i + 4 <= n; i += 4)
+        for (int32_t k = 0; k < 4; k++) {
+            double load = loads[i + k];
+            total[k] += load;
+            most[k] = load > most[k] ? load : most[k];
+            least[k] = load < least[k] ? load : least[k];
+        }
+    for (; i < n; i++) {
+        total[0] += loads[i];
+        most[0] = loads[i] > most[0] ? loads[i] : most[0];
+        least[0] = loads[i] < least[0] ? loads[i] : least[0];
+    }
+    return (ek_place_sum){
+        .total = (total[0] + total[1]) + (total[2] + total[3]),
+        .most = fmax(fmax(most[0], most[1]), fmax(most[2], most[3])),
+        .least = fmin(fmin(least[0], least[1]), fmin(least[2], least[3])),
+    };
+}
+
 bool ek_place_is_dead(const ek_place_topology *topology, int32_t device)
 {
     return topology->device_dead && topology->device_dead[device];
@@ -49,6 +78,14 @@ void ek_place_part_add_expert(ek_place_part *part, int32_t expert, double load)
 {
     part->expert[part->n_experts] = expert;
     part->load[part->n_experts++] = load;
+}
+
+void ek_place_part_add_all(ek_place_part *part, int32_t n_experts, const double *loads)
+{
+    part->n_experts = n_experts;
+    memcpy(part->load, loads, (size_t)n_experts * sizeof *loads);
+    for (int32_t e = 0; e < n_experts; e++)
+        part->expert[e] = e;
 }
 
 void ek_place_part_write(const ek_place_part *part, const int32_t *local, int32_t *slot_expert)

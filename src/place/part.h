@@ -26,10 +26,26 @@ size_t ek_place_part_bytes(const ek_place_topology *topology);
  */
 void ek_place_part_init(ek_place_part *part, const ek_place_topology *topology, int32_t node,
                         ek_arena *perm);
+/** All experts of the topology, under their own numbers. */
+void ek_place_part_add_all(ek_place_part *part, int32_t n_experts, const double *loads);
 void ek_place_part_add_expert(ek_place_part *part, int32_t expert, double load);
 
 /** Local slots to the caller's: slot_expert of the part's devices is overwritten. */
 void ek_place_part_write(const ek_place_part *part, const int32_t *local, int32_t *slot_expert);
+
+/** What a row of loads comes to. */
+typedef struct ek_place_sum {
+    double total;
+    double most;
+    double least;
+} ek_place_sum;
+
+/** n >= 1. A load that is not finite makes the total so. */
+ek_place_sum ek_place_sum_of(const double *loads, int32_t n);
+
+/** ek_place_lower_bound of loads whose sum is known. */
+double ek_place_bound_of(const ek_place_topology *topology, const double *loads,
+                         const ek_place_sum *sum);
 
 bool ek_place_is_dead(const ek_place_topology *topology, int32_t device);
 int32_t ek_place_slots_of(const ek_place_topology *topology, int32_t device);

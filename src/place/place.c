@@ -17,6 +17,9 @@ static const float shifts[] = {0.0f, -0.25f, 0.25f, 0.5f, -0.5f, 1.0f};
  */
 static const double caps[] = {0.95, 0.88, 0.8, 0.7, 0.6};
 
+/* Swaps of a quick solve: one takes off what separates a greedy packing from EPLB's at its best. */
+#define QUICK_SWAPS 1
+
 /* How many experts a single replica may go to and come from when counts are tuned one by one. */
 enum { N_TAKERS = 3, N_GIVERS = 6 };
 
@@ -138,9 +141,9 @@ static bool try_counts(solver *s, ek_arena scratch)
     ek_place_core *core = &s->core;
     bool distinct = ek_place_pack(core, scratch);
     if (!distinct || core->n_spread > 0) ek_place_repair(core);
-    int32_t n_swaps = 0;
-    if (s->params->mode == EK_PLACE_BEST)
-        n_swaps = ek_place_refine(core, s->limit, s->params->effort_swaps);
+    bool quick = s->params->mode == EK_PLACE_QUICK;
+    int32_t max_swaps = quick ? QUICK_SWAPS : s->params->effort_swaps;
+    int32_t n_swaps = ek_place_refine(core, s->limit, max_swaps);
     s->n_packings++;
     double busiest = ek_place_busiest(core, NULL);
     if (busiest >= s->busiest) return false;
@@ -229,9 +232,7 @@ static bool shift_replica(solver *s, ek_arena scratch)
 
 static double part_total(ek_place_part *p)
 {
-    double total = 0.0;
-    for (int32_t i = 0; i < p->n_experts; i++)
-        total += p->load[i];
+    double total = ek_place_sum_of(p->load, p->n_experts).total;
     if (total > 0.0) return total;
     for (int32_t i = 0; i < p->n_experts; i++)
         p->load[i] = 1.0;
@@ -380,8 +381,7 @@ static void solve_global(const ek_place_topology *t, const ek_place_params *para
     int32_t *local = ek_new(&scratch, int32_t, t->n_slots);
     ek_place_part p;
     ek_place_part_init(&p, t, -1, &scratch);
-    for (int32_t e = 0; e < t->n_experts; e++)
-        ek_place_part_add_expert(&p, e, loads[e]);
+    ek_place_part_add_all(&p, t->n_experts, loads);
     solve_part(&p, params, params->spread_hottest > 0, 0.0, hint, scratch, local, distinct,
                balance);
     ek_place_part_write(&p, local, out_slot_expert);
@@ -393,11 +393,8 @@ ek_status ek_place_layer(const ek_place_topology *t, const ek_place_params *para
 {
     ek_status status = ek_place_check(t, params, NULL);
     if (status != EK_OK) return status;
-    double total = 0.0;
-    for (int32_t e = 0; e < t->n_experts; e++) {
-        if (!(loads[e] >= 0.0 && loads[e] < INFINITY)) return EK_EINVAL;
-        total += loads[e];
-    }
+    ek_place_sum sum = ek_place_sum_of(loads, t->n_experts);
+    if (!(sum.least >= 0.0) || !isfinite(sum.total)) return EK_EINVAL;
     if (ek_arena_free_bytes(&scratch) < ek_place_scratch_bytes(t)) return EK_ENOMEM;
     ek_place_balance balance = {0};
     bool distinct = true;
@@ -407,16 +404,16 @@ ek_status ek_place_layer(const ek_place_topology *t, const ek_place_params *para
         solve_hierarchical(t, params, loads, hint, scratch, out_slot_expert, &distinct, &balance);
     else
         solve_global(t, params, loads, hint, scratch, out_slot_expert, &distinct, &balance);
-    if (!distinct || total <= 0.0) {
+    if (!distinct || sum.total <= 0.0) {
         ek_place_balance measured;
         status = ek_place_measure(t, loads, out_slot_expert, scratch, &measured);
         ek_assert(status == EK_OK);
         balance.max_over_mean = measured.max_over_mean;
         balance.n_duplicates = measured.n_duplicates;
     } else {
-        balance.max_over_mean /= total / ek_place_live_devices(t);
+        balance.max_over_mean /= sum.total / ek_place_live_devices(t);
     }
-    balance.lower_bound = ek_place_lower_bound(t, loads);
+    balance.lower_bound = ek_place_bound_of(t, loads, &sum);
     *out_balance = balance;
     return EK_OK;
 }

@@ -34,7 +34,7 @@
 #define EK_PLACE_EMPTY       (-1) /* a slot that holds nothing: on a dead device, or left over */
 
 typedef enum ek_place_mode {
-    EK_PLACE_QUICK, /* counts and packing only: EPLB's balance in microseconds a layer */
+    EK_PLACE_QUICK, /* counts, packing and one swap: EPLB's balance in microseconds a layer */
     EK_PLACE_BEST,  /* swaps and tuned counts until target or effort is reached */
 } ek_place_mode;
 

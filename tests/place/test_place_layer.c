@@ -291,8 +291,8 @@ static void test_best_global(void **state)
 }
 
 /*
- * EPLB packs onto devices without looking whether they hold the expert already; that is its one
- * advantage here.
+ * EPLB packs onto devices without looking whether they hold the expert already. One swap makes up
+ * for not doing so.
  */
 static void test_quick_global(void **state)
 {
@@ -302,7 +302,8 @@ static void test_quick_global(void **state)
         bool is_k2 = i >= EK_COUNT_OF(dsv3);
         const char *name = is_k2 ? k2[i - EK_COUNT_OF(dsv3)] : dsv3[i];
         if (!compare(name, is_k2, 1, EK_PLACE_QUICK, &c)) skip();
-        assert_true(c.mean <= c.eplb_mean * 1.0025);
+        assert_true(c.mean <= c.eplb_mean);
+        assert_true(c.worst <= c.eplb_worst);
         assert_int_equal(c.n_duplicates, 0);
     }
 }
