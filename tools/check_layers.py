@@ -123,6 +123,9 @@ def self_test():
         ("engine", '#include "cluster/wire.h"\n'): "no arrow leads from engine to cluster",
         ("gateway", '#include "engine/kv.h"\n'): "only through engine/engine.h",
         ("gateway", '  #  include   "config/config.h"\n'): "no arrow leads from gateway to config",
+        ("gateway", "#include <microhttpd.h>\n"): "system header <microhttpd.h> is not for gateway",
+        ("http", '#include "gateway/call.h"\n'): "no arrow leads from http to gateway",
+        ("http", '#include "engine/engine.h"\n'): "no arrow leads from http to engine",
         ("config", '#include "engine/engine.h"\n'): "no arrow leads from config to engine",
         ("route", "#include <pthread.h>\n"): "system header <pthread.h> is not for route",
         ("sched", "#include <stdio.h>\n"): "system header <stdio.h> is not for sched",
@@ -137,7 +140,7 @@ def self_test():
             return f"self-test: {text!r} in {room} gave {found}, wanted '{wanted}'"
     for room, text in (("engine", '#include "expert/dispatch.h"\n#include "base/err.h"\n#include <math.h>\n'),
                        ("config", '#include "engine/params.h"\n#include "sys/file.h"\n'),
-                       ("gateway", '#include "engine/engine.h"\n'),
+                       ("gateway", '#include "engine/engine.h"\n#include "http/exchange.h"\n'),
                        ("sys", "#include <sys/mman.h>\n")):
         found = check_file(room, f"src/{room}/x.c", text)
         if found:

@@ -3,6 +3,7 @@
  */
 #include <stdio.h>
 
+#include "gateway/faults.h"
 #include "gateway/gen_request.h"
 #include "gateway/request_json.h"
 
@@ -19,7 +20,7 @@ typedef struct parsed_message {
 
 static bool no_memory(ek_fault *fault)
 {
-    return ek_gateway_fault_set(fault, EK_FAULT_OVERLOADED, NULL, "no memory for the request");
+    return ek_http_fault_set(fault, &ek_http_fault_overloaded, NULL, "no memory for the request");
 }
 
 /* One part of a content array: {"type": "text", "text": "..."}. */
@@ -32,16 +33,16 @@ static bool read_part(const json_t *part, const char where[WHERE_MAX], ek_str *o
     const json_t *text = json_object_get(part, "text");
     snprintf(param, sizeof param, "%s.type", where);
     if (!type)
-        return ek_gateway_fault_set(fault, EK_FAULT_MISSING_PARAMETER, param, "%s is missing",
-                                    param);
+        return ek_http_fault_set(fault, &ek_gateway_fault_missing_parameter, param, "%s is missing",
+                                 param);
     if (!json_is_string(type)) return ek_gateway_fields_wrong_type(fault, param, type, "a string");
     if (!ek_str_eqz(ek_gateway_json_text(type), "text"))
-        return ek_gateway_fault_set(fault, EK_FAULT_UNSUPPORTED_VALUE, param,
-                                    "%s: this model takes parts of type \"text\" only", param);
+        return ek_http_fault_set(fault, &ek_gateway_fault_unsupported_value, param,
+                                 "%s: this model takes parts of type \"text\" only", param);
     snprintf(param, sizeof param, "%s.text", where);
     if (!text)
-        return ek_gateway_fault_set(fault, EK_FAULT_MISSING_PARAMETER, param, "%s is missing",
-                                    param);
+        return ek_http_fault_set(fault, &ek_gateway_fault_missing_parameter, param, "%s is missing",
+                                 param);
     if (!json_is_string(text)) return ek_gateway_fields_wrong_type(fault, param, text, "a string");
     *out_text = ek_gateway_json_text(text);
     return true;
@@ -113,14 +114,14 @@ static bool read_message(ek_gen_request *request, const json_t *value, int32_t i
     char param[PARAM_MAX];
     snprintf(param, sizeof param, "messages[%d].role", idx);
     if (!message.role.data)
-        return ek_gateway_fault_set(fault, EK_FAULT_MISSING_PARAMETER, param, "%s is missing",
-                                    param);
+        return ek_http_fault_set(fault, &ek_gateway_fault_missing_parameter, param, "%s is missing",
+                                 param);
     /* An assistant turn that only called tools has no content. */
     bool may_be_empty = ek_str_eqz(message.role, "assistant");
     snprintf(param, sizeof param, "messages[%d].content", idx);
     if (!message.has_content && !may_be_empty)
-        return ek_gateway_fault_set(fault, EK_FAULT_MISSING_PARAMETER, param, "%s is missing",
-                                    param);
+        return ek_http_fault_set(fault, &ek_gateway_fault_missing_parameter, param, "%s is missing",
+                                 param);
     *out_message = (ek_engine_message){message.role, message.content};
     return true;
 }
@@ -132,12 +133,12 @@ static bool parse_messages(const json_t *value, void *target, ek_fault *fault)
         return ek_gateway_fields_wrong_type(fault, "messages", value, "an array");
     size_t n = json_array_size(value);
     if (n == 0)
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, "messages",
-                                    "messages must not be empty");
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, "messages",
+                                 "messages must not be empty");
     if (n > (size_t)request->limits.messages_max)
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, "messages",
-                                    "messages has %zu entries, at most %d are taken", n,
-                                    request->limits.messages_max);
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, "messages",
+                                 "messages has %zu entries, at most %d are taken", n,
+                                 request->limits.messages_max);
     ek_engine_message *messages = ek_try_new(&request->arena, ek_engine_message, n);
     if (!messages) return no_memory(fault);
     for (size_t i = 0; i < n; i++)
@@ -155,8 +156,8 @@ static bool parse_response_format(const json_t *value, void *target, ek_fault *f
         return ek_gateway_fields_wrong_type(fault, "response_format", value, "an object");
     const json_t *type = json_object_get(value, "type");
     if (json_is_string(type) && ek_str_eqz(ek_gateway_json_text(type), "text")) return true;
-    return ek_gateway_fault_set(fault, EK_FAULT_UNSUPPORTED_VALUE, "response_format.type",
-                                "this server answers with response_format.type \"text\" only");
+    return ek_http_fault_set(fault, &ek_gateway_fault_unsupported_value, "response_format.type",
+                             "this server answers with response_format.type \"text\" only");
 }
 
 static bool parse_modalities(const json_t *value, void *target, ek_fault *fault)
@@ -167,8 +168,8 @@ static bool parse_modalities(const json_t *value, void *target, ek_fault *fault)
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *item = json_array_get(value, i);
         if (!json_is_string(item) || !ek_str_eqz(ek_gateway_json_text(item), "text"))
-            return ek_gateway_fault_set(fault, EK_FAULT_UNSUPPORTED_VALUE, "modalities",
-                                        "the only supported modality is \"text\"");
+            return ek_http_fault_set(fault, &ek_gateway_fault_unsupported_value, "modalities",
+                                     "the only supported modality is \"text\"");
     }
     return true;
 }
@@ -201,6 +202,6 @@ bool ek_gateway_chat_parse(ek_str body, const ek_gen_limits *limits, ek_gen_requ
     if (!ek_gateway_gen_read(body, limits, true, &own, out_request, fault)) return false;
     if (out_request->n_messages > 0) return true;
     ek_gateway_gen_fini(out_request);
-    return ek_gateway_fault_set(fault, EK_FAULT_MISSING_PARAMETER, "messages",
-                                "messages is missing");
+    return ek_http_fault_set(fault, &ek_gateway_fault_missing_parameter, "messages",
+                             "messages is missing");
 }

@@ -3,6 +3,7 @@
  */
 #include <stdio.h>
 
+#include "gateway/faults.h"
 #include "gateway/gen_request.h"
 #include "gateway/request_json.h"
 
@@ -18,8 +19,8 @@ static bool read_prompt(ek_gen_request *request, const json_t *value, const char
         return ek_gateway_fields_wrong_type(fault, param, value,
                                             "a string or an array of token ids");
     if (json_array_size(value) == 0)
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, param, "%s must not be empty",
-                                    param);
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, param,
+                                 "%s must not be empty", param);
     return ek_gateway_gen_ids(request, value, param, &out_prompt->ids, &out_prompt->n_ids, fault);
 }
 
@@ -30,12 +31,13 @@ static bool parse_prompt(const json_t *value, void *target, ek_fault *fault)
                    !json_is_integer(json_array_get(value, 0));
     size_t n = is_list ? json_array_size(value) : 1;
     if (n > (size_t)request->limits.choices_max)
-        return ek_gateway_fault_set(fault, EK_FAULT_UNSUPPORTED_VALUE, "prompt",
-                                    "prompt has %zu entries, at most %d are taken", n,
-                                    request->limits.choices_max);
+        return ek_http_fault_set(fault, &ek_gateway_fault_unsupported_value, "prompt",
+                                 "prompt has %zu entries, at most %d are taken", n,
+                                 request->limits.choices_max);
     ek_gen_prompt *prompts = ek_try_new(&request->arena, ek_gen_prompt, n);
     if (!prompts)
-        return ek_gateway_fault_set(fault, EK_FAULT_OVERLOADED, NULL, "no memory for the request");
+        return ek_http_fault_set(fault, &ek_http_fault_overloaded, NULL,
+                                 "no memory for the request");
     request->prompts = prompts;
     request->n_prompts = (int32_t)n;
     if (!is_list) return read_prompt(request, value, "prompt", prompts, fault);
@@ -57,9 +59,9 @@ static bool parse_logprobs(const json_t *value, void *target, ek_fault *fault)
         return ek_gateway_fields_wrong_type(fault, "logprobs", value, "an integer");
     json_int_t n = json_integer_value(value);
     if (n < 0 || n > EK_SAMPLER_TOP_LOGPROBS_MAX)
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, "logprobs",
-                                    "logprobs must be at least 0 and at most %d",
-                                    EK_SAMPLER_TOP_LOGPROBS_MAX);
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, "logprobs",
+                                 "logprobs must be at least 0 and at most %d",
+                                 EK_SAMPLER_TOP_LOGPROBS_MAX);
     request->logprobs = true;
     request->top_logprobs = n;
     return true;
@@ -74,8 +76,8 @@ static bool parse_best_of(const json_t *value, void *target, ek_fault *fault)
     const json_t *n = json_object_get(request->root, "n");
     json_int_t wanted = json_is_integer(n) ? json_integer_value(n) : 1;
     if (json_integer_value(value) == wanted) return true;
-    return ek_gateway_fault_set(fault, EK_FAULT_UNSUPPORTED_VALUE, "best_of",
-                                "best_of is not supported beyond n");
+    return ek_http_fault_set(fault, &ek_gateway_fault_unsupported_value, "best_of",
+                             "best_of is not supported beyond n");
 }
 
 static const ek_field completion_fields[] = {
@@ -89,16 +91,16 @@ static const ek_field completion_fields[] = {
 static bool check(const ek_gen_request *request, ek_fault *fault)
 {
     if (request->n_prompts == 0)
-        return ek_gateway_fault_set(fault, EK_FAULT_MISSING_PARAMETER, "prompt",
-                                    "prompt is missing");
+        return ek_http_fault_set(fault, &ek_gateway_fault_missing_parameter, "prompt",
+                                 "prompt is missing");
     if (request->n * request->n_prompts > request->limits.choices_max)
-        return ek_gateway_fault_set(fault, EK_FAULT_UNSUPPORTED_VALUE, "n",
-                                    "n times the number of prompts is larger than this server "
-                                    "allows (%d)",
-                                    request->limits.choices_max);
+        return ek_http_fault_set(fault, &ek_gateway_fault_unsupported_value, "n",
+                                 "n times the number of prompts is larger than this server "
+                                 "allows (%d)",
+                                 request->limits.choices_max);
     if (request->echo && request->logprobs)
-        return ek_gateway_fault_set(fault, EK_FAULT_UNSUPPORTED_VALUE, "echo",
-                                    "echo together with logprobs is not supported by this server");
+        return ek_http_fault_set(fault, &ek_gateway_fault_unsupported_value, "echo",
+                                 "echo together with logprobs is not supported by this server");
     return true;
 }
 

@@ -4,9 +4,9 @@
  */
 #include "telemetry/experts.h"
 #include "gateway/handlers.h"
-#include "gateway/json_out.h"
 #include "gateway/state.h"
-#include "gateway/uri.h"
+#include "http/json_out.h"
+#include "http/uri.h"
 #include "sys/mem.h"
 #include "telemetry/balance.h"
 
@@ -24,40 +24,40 @@ static bool read_window(const ek_call *call, int64_t *out_window_us, ek_fault *f
 {
     ek_str text;
     *out_window_us = WINDOW_US_DEFAULT;
-    if (!ek_gateway_uri_query(call->query, "window", &text)) return true;
+    if (!ek_http_uri_query(call->http.query, "window", &text)) return true;
     ek_status status = EK_OK;
     if (ek_str_eqz(text, "all")) {
         *out_window_us = 0;
     } else {
-        status = ek_gateway_uri_duration_us(text, out_window_us);
+        status = ek_http_uri_duration_us(text, out_window_us);
     }
     if (status == EK_OK && *out_window_us <= EK_EXPERT_WINDOW_US_MAX) return true;
-    return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, "window",
-                                "window is a duration of at most %d s (10s, 500ms, 1m), or all: "
-                                "everything since the start",
-                                EK_EXPERT_WINDOW_US_MAX / 1000000);
+    return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, "window",
+                             "window is a duration of at most %d s (10s, 500ms, 1m), or all: "
+                             "everything since the start",
+                             EK_EXPERT_WINDOW_US_MAX / 1000000);
 }
 
 /* A count per cell: numbers scaled down by `unit` (nanoseconds to microseconds). */
 static void add_rows(const matrix *m, const char *name, const int64_t *cells, int64_t unit,
                      ek_buf *json)
 {
-    ek_gateway_buf_addf(json, ",\"%s\":[", name);
+    ek_http_buf_addf(json, ",\"%s\":[", name);
     for (int32_t layer = 0; layer < m->n_layers; layer++) {
-        ek_gateway_buf_addz(json, layer ? ",[" : "[");
+        ek_http_buf_addz(json, layer ? ",[" : "[");
         for (int32_t expert = 0; expert < m->n_experts; expert++) {
-            if (expert) ek_gateway_buf_addz(json, ",");
-            ek_gateway_json_int(json, cells[layer * m->n_experts + expert] / unit);
+            if (expert) ek_http_buf_addz(json, ",");
+            ek_http_json_int(json, cells[layer * m->n_experts + expert] / unit);
         }
-        ek_gateway_buf_addz(json, "]");
+        ek_http_buf_addz(json, "]");
     }
-    ek_gateway_buf_addz(json, "]");
+    ek_http_buf_addz(json, "]");
 }
 
 static void add_figure(ek_buf *json, const char *name, double value)
 {
-    ek_gateway_buf_addf(json, ",\"%s\":", name);
-    ek_gateway_json_number(json, value);
+    ek_http_buf_addf(json, ",\"%s\":", name);
+    ek_http_json_number(json, value);
 }
 
 static void add_balance(const matrix *m, ek_buf *json)
@@ -66,29 +66,29 @@ static void add_balance(const matrix *m, ek_buf *json)
     double worst_ratio = 0;
     int32_t worst_layer = 0;
     int32_t n_zero = 0;
-    ek_gateway_buf_addz(json, ",\"balance\":[");
+    ek_http_buf_addz(json, ",\"balance\":[");
     for (int32_t layer = 0; layer < m->n_layers; layer++) {
         ek_balance balance;
         ek_telemetry_balance(m->tokens + (int64_t)layer * m->n_experts, m->n_experts, &balance);
-        ek_gateway_buf_addf(json, "%s{\"layer\":%d,\"tokens\":%lld", layer ? "," : "", layer,
-                            (long long)balance.tokens);
+        ek_http_buf_addf(json, "%s{\"layer\":%d,\"tokens\":%lld", layer ? "," : "", layer,
+                         (long long)balance.tokens);
         add_figure(json, "max_over_mean", balance.max_over_mean);
         add_figure(json, "cv", balance.cv);
         add_figure(json, "gini", balance.gini);
         add_figure(json, "entropy", balance.entropy);
         add_figure(json, "effective", balance.effective);
         add_figure(json, "top1_share", balance.top1_share);
-        ek_gateway_buf_addf(json, ",\"zero\":%d,\"hottest\":%d}", balance.n_zero, balance.hottest);
+        ek_http_buf_addf(json, ",\"zero\":%d,\"hottest\":%d}", balance.n_zero, balance.hottest);
         sum_ratio += balance.max_over_mean;
         n_zero += balance.n_zero;
         if (balance.max_over_mean <= worst_ratio) continue;
         worst_ratio = balance.max_over_mean;
         worst_layer = layer;
     }
-    ek_gateway_buf_addz(json, "],\"overall\":{\"max_over_mean\":");
-    ek_gateway_json_number(json, m->n_layers ? sum_ratio / m->n_layers : 0);
+    ek_http_buf_addz(json, "],\"overall\":{\"max_over_mean\":");
+    ek_http_json_number(json, m->n_layers ? sum_ratio / m->n_layers : 0);
     add_figure(json, "worst_max_over_mean", worst_ratio);
-    ek_gateway_buf_addf(json, ",\"worst_layer\":%d,\"zero\":%d}", worst_layer, n_zero);
+    ek_http_buf_addf(json, ",\"worst_layer\":%d,\"zero\":%d}", worst_layer, n_zero);
 }
 
 static bool read_matrix(const ek_expert_stats *stats, int64_t window_us, matrix *out_matrix)
@@ -111,7 +111,7 @@ static bool read_matrix(const ek_expert_stats *stats, int64_t window_us, matrix 
 void ek_gateway_run_experts(ek_call *call)
 {
     ek_engine *engine = ek_gateway_engine(call->gateway);
-    ek_buf *json = &call->reply.body;
+    ek_buf *json = &call->http.reply.body;
     ek_fault fault;
     int64_t window_us;
     matrix m;
@@ -120,20 +120,20 @@ void ek_gateway_run_experts(ek_call *call)
         return;
     }
     if (!read_matrix(ek_engine_experts(engine), window_us, &m)) {
-        ek_gateway_fault_set(&fault, EK_FAULT_OVERLOADED, NULL, "no memory for the answer");
+        ek_http_fault_set(&fault, &ek_http_fault_overloaded, NULL, "no memory for the answer");
         ek_gateway_call_fault(call, &fault);
         return;
     }
-    ek_gateway_buf_addz(json, "{\"object\":\"experts\",\"model\":");
-    ek_gateway_json_string(json, ek_str_from(call->gateway->params.model_id));
+    ek_http_buf_addz(json, "{\"object\":\"experts\",\"model\":");
+    ek_http_json_string(json, ek_str_from(call->gateway->params.model_id));
     add_figure(json, "window_s", (double)window_us * 1e-6);
-    ek_gateway_buf_addf(json, ",\"layers\":%d,\"experts\":%d,\"top_k\":%d", m.n_layers, m.n_experts,
-                        call->gateway->info.top_k);
+    ek_http_buf_addf(json, ",\"layers\":%d,\"experts\":%d,\"top_k\":%d", m.n_layers, m.n_experts,
+                     call->gateway->info.top_k);
     add_rows(&m, "tokens", m.tokens, 1, json);
     add_rows(&m, "requests", m.requests, 1, json);
     add_rows(&m, "busy_us", m.busy_ns, 1000, json);
     add_balance(&m, json);
-    ek_gateway_buf_addz(json, "}");
+    ek_http_buf_addz(json, "}");
     ek_sys_free(m.tokens);
     ek_gateway_call_json(call);
 }

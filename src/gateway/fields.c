@@ -4,19 +4,21 @@
 #include <string.h>
 
 #include "base/span.h"
+#include "gateway/faults.h"
 #include "gateway/request_json.h"
 
 bool ek_gateway_fields_wrong_type(ek_fault *fault, const char *param, const json_t *value,
                                   const char *expected)
 {
-    return ek_gateway_fault_set(fault, EK_FAULT_INVALID_TYPE, param, "%s is %s; %s is expected",
-                                param, ek_gateway_json_type_name(value), expected);
+    return ek_http_fault_set(fault, &ek_gateway_fault_invalid_type, param,
+                             "%s is %s; %s is expected", param, ek_gateway_json_type_name(value),
+                             expected);
 }
 
 static bool out_of_range(ek_fault *fault, const char *param, const ek_field *field)
 {
-    return ek_gateway_fault_set(
-        fault, EK_FAULT_INVALID_VALUE, param, "%s must be %s %g and %s %g", param,
+    return ek_http_fault_set(
+        fault, &ek_gateway_fault_invalid_value, param, "%s must be %s %g and %s %g", param,
         field->open == EK_FIELD_OPEN_MIN ? "greater than" : "at least", field->min,
         field->open == EK_FIELD_OPEN_MAX ? "less than" : "at most", field->max);
 }
@@ -95,8 +97,8 @@ static bool read_field(const ek_field *field, const json_t *value, const char *p
     case EK_FIELD_ACCEPTED: return true;
     case EK_FIELD_REFUSED:
         if (is_neutral(value, field->neutral)) return true;
-        return ek_gateway_fault_set(fault, EK_FAULT_UNSUPPORTED_VALUE, param,
-                                    "%s is not supported by this server", param);
+        return ek_http_fault_set(fault, &ek_gateway_fault_unsupported_value, param,
+                                 "%s is not supported by this server", param);
     }
     return true;
 }
@@ -121,8 +123,8 @@ bool ek_gateway_fields_read(const ek_field_set *sets, size_t n_sets, const json_
         snprintf(param, sizeof param, "%s%s", where, name);
         const ek_field *field = find_field(sets, n_sets, name);
         if (!field && strict)
-            return ek_gateway_fault_set(fault, EK_FAULT_UNKNOWN_PARAMETER, param,
-                                        "this server does not know the field %.80s", param);
+            return ek_http_fault_set(fault, &ek_gateway_fault_unknown_parameter, param,
+                                     "this server does not know the field %.80s", param);
         if (!field) {
             (*n_unknown)++;
         } else if (!json_is_null(value) && !read_field(field, value, param, target, fault)) {

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gateway/fault.h"
+#include "http/fault.h"
 
 typedef enum ek_field_kind {
     EK_FIELD_BOOL,     /* bool */

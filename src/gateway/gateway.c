@@ -11,18 +11,47 @@
 #define POLL_US 20000   /* how often drain looks whether it may end */
 #define CUT_US  2000000 /* for error frames to reach their clients after the drain's time is up */
 
+#define BODIES_MAX 16 /* bodies of the greatest size that all connections hold at once */
+
+static void init_service(ek_gateway *gateway)
+{
+    const ek_gateway_params *params = &gateway->params;
+    ek_http_counters_init(gateway->metrics, &gateway->http.counters);
+    ek_gateway_counters_init(gateway->metrics, &gateway->counters);
+    gateway->http.handler = &ek_gateway_call_handler;
+    gateway->http.age_field = "openai-processing-ms";
+    gateway->http.limits = (ek_http_limits){
+        .connections_max = params->connections_max,
+        .connections_per_ip_max = params->connections_per_ip_max,
+        .header_bytes_max = params->header_bytes_max,
+        .body_bytes_max = params->body_bytes_max,
+        .bodies_bytes_max = params->body_bytes_max * BODIES_MAX,
+        .header_timeout_us = params->header_timeout_us,
+        .body_timeout_us = params->body_timeout_us,
+        .idle_timeout_us = params->idle_timeout_us,
+    };
+}
+
 static ek_status start_servers(ek_gateway *gateway, ek_err *err)
 {
-    ek_http_server_params api = {.listen = gateway->params.listen, .gateway = gateway};
-    ek_status status = ek_gateway_http_create(&api, &gateway->api, err);
+    gateway->api_front = (ek_gateway_front){.gateway = gateway};
+    gateway->health_front = (ek_gateway_front){.gateway = gateway, .health_only = true};
+    ek_http_server_params api = {
+        .listen = gateway->params.listen,
+        .service = &gateway->http,
+        .ctx = &gateway->api_front,
+        .name = "ek-door",
+    };
+    ek_status status = ek_http_server_create(&api, &gateway->api, err);
     const char *health_listen = gateway->params.health_listen;
     if (status != EK_OK || !health_listen || !health_listen[0]) return status;
     ek_http_server_params health = {
         .listen = health_listen,
-        .gateway = gateway,
-        .health_only = true,
+        .service = &gateway->http,
+        .ctx = &gateway->health_front,
+        .name = "ek-door-health",
     };
-    return ek_gateway_http_create(&health, &gateway->health, err);
+    return ek_http_server_create(&health, &gateway->health, err);
 }
 
 ek_status ek_gateway_create(const ek_gateway_params *params, ek_metrics *metrics,
@@ -33,13 +62,14 @@ ek_status ek_gateway_create(const ek_gateway_params *params, ek_metrics *metrics
     gateway->params = *params;
     gateway->metrics = metrics;
     gateway->started_s = ek_sys_wall_s();
-    ek_gateway_counters_init(metrics, &gateway->counters);
+    init_service(gateway);
     json_object_seed(0); /* from the system's entropy; before threads race to do it */
     ek_status status = ek_gateway_pump_create(&gateway->pump);
     /* A connection has one request at a time, so the workers' queue cannot overflow. */
     if (status == EK_OK)
-        status = ek_gateway_workers_create(params->workers, 2 * params->connections_max,
-                                           &gateway->workers);
+        status =
+            ek_http_workers_create(params->workers, 2 * params->connections_max, &gateway->workers);
+    gateway->http.workers = gateway->workers;
     if (status != EK_OK) {
         ek_err_set(err, status, "cannot start the gateway's threads");
     } else {
@@ -66,12 +96,12 @@ void ek_gateway_attach(ek_gateway *gateway, ek_engine *engine)
 
 const char *ek_gateway_address(const ek_gateway *gateway)
 {
-    return ek_gateway_http_address(gateway->api);
+    return ek_http_server_address(gateway->api);
 }
 
 const char *ek_gateway_health_address(const ek_gateway *gateway)
 {
-    return gateway->health ? ek_gateway_http_address(gateway->health) : "";
+    return gateway->health ? ek_http_server_address(gateway->health) : "";
 }
 
 /* ---- drain ---- */
@@ -103,9 +133,9 @@ static bool wait_for(const ek_gateway *gateway, const drain_wait *wait, int64_t 
     return true;
 }
 
-static void cut_call(void *ctx, ek_call *call)
+static void cut_call(void *ctx, ek_exchange *exchange)
 {
-    ek_gateway_call_cut(call, ctx);
+    ek_gateway_call_cut(ek_gateway_call_of(exchange), ctx);
 }
 
 ek_status ek_gateway_drain(ek_gateway *gateway, bool (*hurry)(void *ctx), void *ctx)
@@ -119,13 +149,13 @@ ek_status ek_gateway_drain(ek_gateway *gateway, bool (*hurry)(void *ctx), void *
     bool in_time = wait_for(gateway, &wait, gateway->params.drain_settle_us, false);
     atomic_store_explicit(&gateway->mode, EK_GATEWAY_DRAINING, memory_order_release);
     if (engine) ek_engine_drain(engine);
-    ek_gateway_http_refuse(gateway->api);
+    ek_http_server_refuse(gateway->api);
     if (in_time) wait_for(gateway, &wait, gateway->params.drain_timeout_us, true);
     int32_t n_left = atomic_load_explicit(&gateway->calls_open, memory_order_acquire);
     if (n_left == 0) return EK_OK;
     ek_fault fault;
-    ek_gateway_fault_set(&fault, EK_FAULT_DRAINING, NULL, "the server is shutting down");
-    ek_gateway_http_each_call(gateway->api, cut_call, &fault);
+    ek_http_fault_set(&fault, &ek_gateway_fault_draining, NULL, "the server is shutting down");
+    ek_http_server_each(gateway->api, cut_call, &fault);
     wait_for(gateway, &patient, CUT_US, true);
     ek_log(EK_LOG_WARN, "gateway", "drain_cut", "requests=%d", n_left);
     return EK_ETIMEOUT;
@@ -138,9 +168,9 @@ void ek_gateway_destroy(ek_gateway *gateway)
      * From the outside in: no new calls, then no one who works on them, then what they held in the
      * engine.
      */
-    ek_gateway_http_destroy(gateway->api);
-    ek_gateway_workers_destroy(gateway->workers);
+    ek_http_server_destroy(gateway->api);
+    ek_http_workers_destroy(gateway->workers);
     ek_gateway_pump_destroy(gateway->pump);
-    ek_gateway_http_destroy(gateway->health);
+    ek_http_server_destroy(gateway->health);
     ek_sys_free(gateway);
 }

@@ -1,10 +1,10 @@
 /*
- * The HTTP front: OpenAI-compatible API, health, metrics, one page for a browser.
+ * The front: OpenAI-compatible API, health, metrics, one page for a browser.
  *
- * Threads: libmicrohttpd's event loops only move bytes; a few workers parse bodies, render chats
- * and tokenize; one pump thread takes news from the engine and hands them to connections; one
- * sweeper watches disconnects and deadlines. No event loop waits for the engine or parses a body.
- * Health and metrics have a daemon of their own (and are also answered on the main port).
+ * Threads: those of its HTTP servers (http/server.h) only move bytes and watch the clock; a few
+ * workers parse bodies, render chats and tokenize; one pump thread takes news from the engine and
+ * hands them to connections. No event loop waits for the engine or parses a body. Health and
+ * metrics have a server of their own (and are also answered on the main port).
  *
  * docs/API.md describes every route; statuses and error objects follow the OpenAI conventions.
  */

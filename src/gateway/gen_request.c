@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "gateway/faults.h"
 #include "gateway/request_json.h"
 
 /*
@@ -19,17 +20,18 @@ bool ek_gateway_gen_ids(ek_gen_request *request, const json_t *array, const char
     size_t n = json_array_size(array);
     int32_t *ids = ek_try_new(&request->arena, int32_t, n);
     if (!ids || n > INT32_MAX)
-        return ek_gateway_fault_set(fault, EK_FAULT_OVERLOADED, NULL, "no memory for the request");
+        return ek_http_fault_set(fault, &ek_http_fault_overloaded, NULL,
+                                 "no memory for the request");
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(array, i);
         json_int_t id = json_integer_value(item);
         if (!json_is_integer(item))
-            return ek_gateway_fault_set(fault, EK_FAULT_INVALID_TYPE, param,
-                                        "item %zu of %s is %s; a token id is expected", i, param,
-                                        ek_gateway_json_type_name(item));
+            return ek_http_fault_set(fault, &ek_gateway_fault_invalid_type, param,
+                                     "item %zu of %s is %s; a token id is expected", i, param,
+                                     ek_gateway_json_type_name(item));
         if (id < 0 || id > INT32_MAX)
-            return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, param,
-                                        "item %zu of %s is no token id", i, param);
+            return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, param,
+                                     "item %zu of %s is no token id", i, param);
         ids[i] = (int32_t)id;
     }
     *out_ids = ids;
@@ -54,8 +56,8 @@ static bool add_stop(ek_gen_request *request, const json_t *value, const char *p
         return ek_gateway_fields_wrong_type(fault, param, value, "a string");
     ek_str stop = ek_gateway_json_text(value);
     if (stop.len == 0 || stop.len > EK_ENGINE_STOP_BYTES_MAX)
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, param,
-                                    "%s must have 1 to %d bytes", param, EK_ENGINE_STOP_BYTES_MAX);
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, param,
+                                 "%s must have 1 to %d bytes", param, EK_ENGINE_STOP_BYTES_MAX);
     request->stops[request->n_stops++] = stop;
     return true;
 }
@@ -68,8 +70,8 @@ static bool parse_stop(const json_t *value, void *target, ek_fault *fault)
         return ek_gateway_fields_wrong_type(fault, "stop", value,
                                             "a string or an array of strings");
     if (json_array_size(value) > EK_ENGINE_STOPS_MAX)
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, "stop",
-                                    "stop has more than %d entries", EK_ENGINE_STOPS_MAX);
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, "stop",
+                                 "stop has more than %d entries", EK_ENGINE_STOPS_MAX);
     for (size_t i = 0; i < json_array_size(value); i++) {
         char param[32];
         snprintf(param, sizeof param, "stop[%zu]", i);
@@ -85,8 +87,8 @@ static bool parse_stop_ids(const json_t *value, void *target, ek_fault *fault)
     if (!json_is_array(value))
         return ek_gateway_fields_wrong_type(fault, "stop_token_ids", value, "an array");
     if (json_array_size(value) > EK_GEN_STOP_IDS_MAX)
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, "stop_token_ids",
-                                    "stop_token_ids has more than %d entries", EK_GEN_STOP_IDS_MAX);
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, "stop_token_ids",
+                                 "stop_token_ids has more than %d entries", EK_GEN_STOP_IDS_MAX);
     if (!ek_gateway_gen_ids(request, value, "stop_token_ids", &ids, &request->n_stop_ids, fault))
         return false;
     for (int32_t i = 0; i < request->n_stop_ids; i++)
@@ -114,24 +116,24 @@ static bool parse_bias(const json_t *value, void *target, ek_fault *fault)
         return ek_gateway_fields_wrong_type(fault, "logit_bias", value, "an object");
     size_t n = json_object_size(value);
     if (n > EK_SAMPLER_BIAS_MAX)
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, "logit_bias",
-                                    "logit_bias has more than %d entries", EK_SAMPLER_BIAS_MAX);
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, "logit_bias",
+                                 "logit_bias has more than %d entries", EK_SAMPLER_BIAS_MAX);
     ek_logit_bias *bias = ek_try_new(&request->arena, ek_logit_bias, n);
     if (!bias)
-        return ek_gateway_fault_set(fault, EK_FAULT_OVERLOADED, NULL, "no memory for the request");
+        return ek_http_fault_set(fault, &ek_http_fault_overloaded, NULL,
+                                 "no memory for the request");
     json_object_foreach((json_t *)value, key, item)
     {
         ek_logit_bias *entry = &bias[request->n_bias];
         if (!parse_bias_id(key, &entry->id))
-            return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, "logit_bias",
-                                        "a key of logit_bias is no token id");
+            return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, "logit_bias",
+                                     "a key of logit_bias is no token id");
         double number = json_number_value(item);
         if (!json_is_number(item))
             return ek_gateway_fields_wrong_type(fault, "logit_bias", item, "a number per token");
         if (number < -100.0 || number > 100.0)
-            return ek_gateway_fault_set(
-                fault, EK_FAULT_INVALID_VALUE, "logit_bias",
-                "values of logit_bias must be at least -100 and at most 100");
+            return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, "logit_bias",
+                                     "values of logit_bias must be at least -100 and at most 100");
         entry->bias = (float)number;
         request->n_bias++;
     }
@@ -208,7 +210,8 @@ static bool init(ek_str body, const ek_gen_limits *limits, bool chat, ek_gen_req
     /* A body is at most a few MiB (its limit), far from where this could overflow. */
     size_t bytes = body.len * REGION_FACTOR + REGION_EXTRA;
     if (ek_sys_region_open(bytes, 0, &request->region) != EK_OK)
-        return ek_gateway_fault_set(fault, EK_FAULT_OVERLOADED, NULL, "no memory for the request");
+        return ek_http_fault_set(fault, &ek_http_fault_overloaded, NULL,
+                                 "no memory for the request");
     request->arena = ek_sys_region_arena(&request->region);
     return true;
 }
@@ -217,15 +220,15 @@ static bool init(ek_str body, const ek_gen_limits *limits, bool chat, ek_gen_req
 static bool check_together(ek_gen_request *request, ek_fault *fault)
 {
     if (request->has_stream_options && !request->stream)
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, "stream_options",
-                                    "stream_options is only allowed together with stream: true");
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, "stream_options",
+                                 "stream_options is only allowed together with stream: true");
     if (request->n > request->limits.choices_max)
-        return ek_gateway_fault_set(fault, EK_FAULT_UNSUPPORTED_VALUE, "n",
-                                    "n is larger than this server allows (%d)",
-                                    request->limits.choices_max);
+        return ek_http_fault_set(fault, &ek_gateway_fault_unsupported_value, "n",
+                                 "n is larger than this server allows (%d)",
+                                 request->limits.choices_max);
     if (request->chat && request->top_logprobs >= 0 && !request->logprobs)
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, "top_logprobs",
-                                    "top_logprobs is only allowed together with logprobs: true");
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, "top_logprobs",
+                                 "top_logprobs is only allowed together with logprobs: true");
     if (request->max_completion_tokens > 0) request->max_tokens = request->max_completion_tokens;
     if (request->top_k < 0) request->top_k = 0;
     return true;

@@ -15,8 +15,8 @@
 #include "base/arena.h"
 #include "base/attr.h"
 #include "engine/engine.h"
-#include "gateway/fault.h"
 #include "gateway/fields.h"
+#include "http/fault.h"
 #include "sys/mem.h"
 
 #define EK_GEN_STOP_IDS_MAX 16

@@ -13,7 +13,7 @@ static void run(ek_call *call, parse_fn parse)
     const ek_gen_limits limits = ek_gateway_limits(gateway);
     ek_gen_request request;
     ek_fault fault;
-    if (!parse(ek_gateway_buf_str(&call->body), &limits, &request, &fault)) {
+    if (!parse(ek_http_buf_str(&call->http.body), &limits, &request, &fault)) {
         ek_gateway_call_fault(call, &fault);
         return;
     }

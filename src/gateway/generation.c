@@ -43,51 +43,36 @@ void ek_gateway_generation_destroy(ek_generation *generation)
 {
     if (!generation) return;
     for (int32_t i = 0; i < generation->n_choices; i++) {
-        ek_gateway_buf_fini(&generation->choice[i].text);
+        ek_http_buf_fini(&generation->choice[i].text);
         ek_gateway_logprobs_fini(&generation->choice[i].logprobs);
     }
     for (int32_t i = 0; generation->echo && i < generation->n_prompts; i++)
         ek_sys_free((char *)generation->echo[i].data);
     ek_sys_free(generation->echo);
-    ek_gateway_buf_fini(&generation->out);
     ek_sys_free(generation);
 }
 
-/* ---- the stream's beginning and end ---- */
-
-static void begin_stream_locked(ek_call *call)
-{
-    if (call->phase != EK_CALL_WAITING) return;
-    call->phase = EK_CALL_STREAMING;
-    ek_gauge_add(call->gateway->counters.streams_open, 1);
-}
-
-/* Frames were added: the loop sends them. */
-static void flush_locked(ek_call *call, int64_t now_us)
-{
-    call->generation->out_us = now_us;
-    ek_gateway_call_resume_locked(call);
-}
+/* ---- the end ---- */
 
 void ek_gateway_generation_fail_locked(ek_call *call, const ek_fault *fault)
 {
     ek_generation *generation = call->generation;
-    if (generation->over || call->gone) return;
+    if (generation->over || call->http.gone) return;
     generation->over = true;
     generation->failed = true;
-    if (call->phase == EK_CALL_WAITING) {
+    if (call->http.phase == EK_EXCHANGE_WAITING) {
         ek_gateway_call_fault(call, fault);
         ek_usage usage;
         ek_gateway_generation_usage(generation, &usage);
         /* Tokens were spent on it: trying again would only spend them twice. */
-        call->reply.no_retry = usage.completion_tokens > 0;
-        ek_gateway_call_ready_locked(call);
+        call->http.reply.no_retry = usage.completion_tokens > 0;
+        ek_http_exchange_ready_locked(&call->http);
         return;
     }
-    ek_gateway_frame_fault(fault, &generation->out);
-    ek_gateway_frame_done(&generation->out);
-    generation->out_done = true;
-    flush_locked(call, ek_sys_now_us());
+    ek_gateway_frame_fault(fault, &call->http.stream);
+    ek_gateway_frame_done(&call->http.stream);
+    call->http.stream_done = true;
+    ek_http_exchange_flush_locked(&call->http, ek_sys_now_us());
 }
 
 static void finish_all_locked(ek_call *call)
@@ -96,14 +81,14 @@ static void finish_all_locked(ek_call *call)
     ek_frame_context context = context_of(call);
     generation->over = true;
     if (generation->stream) {
-        if (generation->include_usage) ek_gateway_frame_usage(&context, &generation->out);
-        ek_gateway_frame_done(&generation->out);
-        generation->out_done = true;
+        if (generation->include_usage) ek_gateway_frame_usage(&context, &call->http.stream);
+        ek_gateway_frame_done(&call->http.stream);
+        call->http.stream_done = true;
         return;
     }
-    ek_gateway_answer_json(&context, generation, &call->reply.body);
+    ek_gateway_answer_json(&context, generation, &call->http.reply.body);
     ek_gateway_call_json(call);
-    ek_gateway_call_ready_locked(call);
+    ek_http_exchange_ready_locked(&call->http);
 }
 
 /*
@@ -117,19 +102,19 @@ static bool finish_fault(ek_finish finish, ek_fault *fault)
     case EK_FINISH_STOP:
     case EK_FINISH_LENGTH: return false;
     case EK_FINISH_CANCELED:
-        ek_gateway_fault_set(fault, EK_FAULT_DRAINING, NULL, "the server is shutting down");
+        ek_http_fault_set(fault, &ek_gateway_fault_draining, NULL, "the server is shutting down");
         return true;
     case EK_FINISH_QUEUE_TIMEOUT:
-        ek_gateway_fault_set(fault, EK_FAULT_QUEUE_TIMEOUT, NULL,
-                             "the request waited too long for a free place");
+        ek_http_fault_set(fault, &ek_gateway_fault_queue_timeout, NULL,
+                          "the request waited too long for a free place");
         return true;
     case EK_FINISH_TIMEOUT:
-        ek_gateway_fault_set(fault, EK_FAULT_REQUEST_TIMEOUT, NULL,
-                             "the request took longer than this server allows");
+        ek_http_fault_set(fault, &ek_gateway_fault_request_timeout, NULL,
+                          "the request took longer than this server allows");
         return true;
     case EK_FINISH_ERROR: break;
     }
-    ek_gateway_fault_set(fault, EK_FAULT_INTERNAL, NULL, "the engine failed on this request");
+    ek_http_fault_set(fault, &ek_http_fault_internal, NULL, "the engine failed on this request");
     return true;
 }
 
@@ -147,15 +132,15 @@ static void take_text_locked(ek_call *call, ek_choice *choice, const ek_output *
         if (output->finish != EK_FINISH_NONE) ek_gateway_logprobs_end(&choice->logprobs, swallowed);
     }
     if (!generation->stream) {
-        ek_gateway_buf_add(&choice->text, text);
+        ek_http_buf_add(&choice->text, text);
         return;
     }
     ek_frame_context context = context_of(call);
-    begin_stream_locked(call);
-    if (!choice->begun) ek_gateway_frame_begin(&context, choice, &generation->out);
+    ek_http_exchange_stream_locked(&call->http);
+    if (!choice->begun) ek_gateway_frame_begin(&context, choice, &call->http.stream);
     choice->begun = true;
     if (text.len || choice->logprobs.n_shown)
-        ek_gateway_frame_text(&context, choice, text, &generation->out);
+        ek_gateway_frame_text(&context, choice, text, &call->http.stream);
 }
 
 static void take_finish_locked(ek_call *call, ek_choice *choice, ek_finish finish)
@@ -166,7 +151,7 @@ static void take_finish_locked(ek_call *call, ek_choice *choice, ek_finish finis
     bool last = generation->n_finished == generation->n_choices;
     if (generation->stream) {
         ek_frame_context context = context_of(call);
-        ek_gateway_frame_finish(&context, choice, last, &generation->out);
+        ek_gateway_frame_finish(&context, choice, last, &call->http.stream);
     }
     if (last) finish_all_locked(call);
 }
@@ -177,7 +162,7 @@ static void take_output_locked(ek_call *call, ek_choice *choice, const ek_output
     if (finish_fault(output->finish, &fault)) {
         choice->usage = output->usage;
         if (output->finish == EK_FINISH_ERROR)
-            ek_log(EK_LOG_ERROR, "gateway", "engine_failed", "id=%s", call->request_id);
+            ek_log(EK_LOG_ERROR, "gateway", "engine_failed", "id=%s", call->http.request_id);
         ek_gateway_generation_fail_locked(call, &fault);
         return;
     }
@@ -185,9 +170,9 @@ static void take_output_locked(ek_call *call, ek_choice *choice, const ek_output
     if (empty) return; /* as long as nothing came, a failure can still have a status of its own */
     take_text_locked(call, choice, output);
     if (output->finish != EK_FINISH_NONE) take_finish_locked(call, choice, output->finish);
-    if (!call->generation->out.failed && !choice->text.failed) return;
-    call->generation->out.failed = false; /* the error frame is small: it may still fit */
-    ek_gateway_fault_set(&fault, EK_FAULT_OVERLOADED, NULL, "no memory for the answer");
+    if (!call->http.stream.failed && !choice->text.failed) return;
+    call->http.stream.failed = false; /* the error frame is small: it may still fit */
+    ek_http_fault_set(&fault, &ek_http_fault_overloaded, NULL, "no memory for the answer");
     ek_gateway_generation_fail_locked(call, &fault);
 }
 
@@ -199,7 +184,7 @@ void ek_gateway_generation_pull_locked(ek_choice *choice)
     ek_output output;
     bool more = true;
     while (more && choice->request && !generation->over) {
-        if (generation->out.len > EK_STREAM_HIGH_BYTES) {
+        if (call->http.stream.len > EK_STREAM_HIGH_BYTES) {
             choice->stalled = true; /* the engine pauses it when its own buffer is full */
             ek_counter_add(call->gateway->counters.stream_stalls, 1);
             break;
@@ -212,7 +197,14 @@ void ek_gateway_generation_pull_locked(ek_choice *choice)
             choice->request = NULL;
         }
     }
-    if (generation->out.len > 0) flush_locked(call, ek_sys_now_us());
+    if (call->http.stream.len > 0) ek_http_exchange_flush_locked(&call->http, ek_sys_now_us());
+}
+
+bool ek_gateway_generation_is_stalled_locked(const ek_generation *generation)
+{
+    for (int32_t i = 0; i < generation->n_choices; i++)
+        if (generation->choice[i].stalled) return true;
+    return false;
 }
 
 void ek_gateway_generation_unstall_locked(ek_call *call)
@@ -220,7 +212,7 @@ void ek_gateway_generation_unstall_locked(ek_call *call)
     ek_generation *generation = call->generation;
     for (int32_t i = 0; i < generation->n_choices; i++) {
         ek_choice *choice = &generation->choice[i];
-        if (!choice->stalled || generation->out.len > EK_STREAM_LOW_BYTES) continue;
+        if (!choice->stalled || call->http.stream.len > EK_STREAM_LOW_BYTES) continue;
         choice->stalled = false;
         ek_gateway_generation_pull_locked(choice);
     }
@@ -243,10 +235,10 @@ void ek_gateway_generation_tick_locked(ek_call *call, int64_t now_us)
 {
     ek_generation *generation = call->generation;
     int64_t ping_us = call->gateway->params.ping_us;
-    if (!generation->stream || generation->over || call->gone || ping_us <= 0) return;
+    if (!generation->stream || generation->over || call->http.gone || ping_us <= 0) return;
     /* A client that does not read gets no pings either. */
-    if (now_us - generation->out_us < ping_us || generation->out.len > 0) return;
-    begin_stream_locked(call);
-    ek_gateway_frame_ping(&generation->out);
-    flush_locked(call, now_us);
+    if (now_us - call->http.stream_us < ping_us || call->http.stream.len > 0) return;
+    ek_http_exchange_stream_locked(&call->http);
+    ek_gateway_frame_ping(&call->http.stream);
+    ek_http_exchange_flush_locked(&call->http, now_us);
 }

@@ -13,18 +13,14 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
-#include "gateway/buf.h"
-#include "gateway/fault.h"
 #include "gateway/gen_request.h"
 #include "gateway/logprobs.h"
+#include "http/buf.h"
+#include "http/fault.h"
 
 struct ek_call;
 
 #define EK_GENERATION_ID_MAX 40
-
-/* A stream stops reading from the engine above the first mark and goes on below the second. */
-#define EK_STREAM_HIGH_BYTES 65536
-#define EK_STREAM_LOW_BYTES  16384
 
 typedef struct ek_choice {
     struct ek_call *call; /* borrowed: the call outlives it */
@@ -54,9 +50,6 @@ typedef struct ek_generation {
     bool over;          /* finished, failed or abandoned: the pump gives back what is left */
     bool released;      /* nothing of it is in the engine any more */
     bool failed;        /* a fault has been told to the client */
-    ek_buf out;         /* stream: frames that wait for the socket */
-    bool out_done;      /* stream: nothing will be added */
-    int64_t out_us;     /* stream: when something was last added */
     ek_choice choice[]; /* (n_choices) */
 } ek_generation;
 
@@ -73,6 +66,9 @@ void ek_gateway_generation_pull_locked(ek_choice *choice);
 
 /** Go on with choices that stalled, if there is room again. Pump only. */
 void ek_gateway_generation_unstall_locked(struct ek_call *call);
+
+/** Whether a choice has more than the client took so far. */
+bool ek_gateway_generation_is_stalled_locked(const ek_generation *generation);
 
 /** Once it is over, give what is left in the engine back. Pump only. */
 void ek_gateway_generation_release_locked(struct ek_call *call);

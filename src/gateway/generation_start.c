@@ -24,24 +24,27 @@ static void engine_fault(ek_status status, const ek_err *err, const char *param,
 {
     switch ((int)status) {
     case EK_EFULL:
-        ek_gateway_fault_set(fault, EK_FAULT_QUEUE_FULL, NULL,
-                             "all places of this server are taken, and its queue is full");
+        ek_http_fault_set(fault, &ek_gateway_fault_queue_full, NULL,
+                          "all places of this server are taken, and its queue is full");
         return;
     case EK_EDRAINING:
-        ek_gateway_fault_set(fault, EK_FAULT_DRAINING, NULL, "the server is shutting down");
+        ek_http_fault_set(fault, &ek_gateway_fault_draining, NULL, "the server is shutting down");
         return;
     case EK_ECONTEXT:
-        ek_gateway_fault_set(fault, EK_FAULT_CONTEXT_LENGTH, param, "%s", err->text);
+        ek_http_fault_set(fault, &ek_gateway_fault_context_length, param, "%s", err->text);
         return;
     case EK_EINVAL:
-        ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, param, "%s", err->text);
+        ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, param, "%s", err->text);
         return;
     case EK_EUNSUPPORTED:
-        ek_gateway_fault_set(fault, EK_FAULT_UNSUPPORTED_VALUE, param, "%s", err->text);
+        ek_http_fault_set(fault, &ek_gateway_fault_unsupported_value, param, "%s", err->text);
         return;
-    case EK_ENOMEM: ek_gateway_fault_set(fault, EK_FAULT_OVERLOADED, NULL, "%s", err->text); return;
+    case EK_ENOMEM:
+        ek_http_fault_set(fault, &ek_http_fault_overloaded, NULL, "%s", err->text);
+        return;
     default:
-        ek_gateway_fault_set(fault, EK_FAULT_INTERNAL, NULL, "the engine did not take the request");
+        ek_http_fault_set(fault, &ek_http_fault_internal, NULL,
+                          "the engine did not take the request");
         return;
     }
 }
@@ -50,10 +53,10 @@ static bool check_model(const ek_call *call, const ek_gen_request *request, ek_f
 {
     const char *served = call->gateway->params.model_id;
     if (request->model.len == 0 || ek_str_eqz(request->model, served)) return true;
-    return ek_gateway_fault_set(
-        fault, EK_FAULT_MODEL_NOT_FOUND, "model",
-        "the model \"%.*s\" is not served here; GET /v1/models lists what is",
-        (int)(request->model.len > 100 ? 100 : request->model.len), request->model.data);
+    return ek_http_fault_set(fault, &ek_gateway_fault_model_not_found, "model",
+                             "the model \"%.*s\" is not served here; GET /v1/models lists what is",
+                             (int)(request->model.len > 100 ? 100 : request->model.len),
+                             request->model.data);
 }
 
 /* The engine names the message ("messages[2]: ..."): that is the client's param. */
@@ -91,9 +94,9 @@ static bool check_ids(const ek_call *call, const int32_t *ids, int64_t n_ids, co
 {
     for (int64_t i = 0; i < n_ids; i++)
         if (ids[i] >= call->gateway->info.n_vocab)
-            return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, param,
-                                        "token id %d is outside of the vocabulary (%d)", ids[i],
-                                        call->gateway->info.n_vocab);
+            return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, param,
+                                     "token id %d is outside of the vocabulary (%d)", ids[i],
+                                     call->gateway->info.n_vocab);
     return true;
 }
 
@@ -114,7 +117,8 @@ static bool completion_ids(const ek_call *call, const ek_gen_prompt *prompt, pro
     }
     out_ids->ids = out_ids->owned;
     if (out_ids->n_ids > 0) return true;
-    return ek_gateway_fault_set(fault, EK_FAULT_INVALID_VALUE, "prompt", "prompt has no tokens");
+    return ek_http_fault_set(fault, &ek_gateway_fault_invalid_value, "prompt",
+                             "prompt has no tokens");
 }
 
 /*
@@ -132,15 +136,15 @@ static bool fit_context(const ek_call *call, const ek_gen_request *request, int6
     const char *param = request->chat ? "messages" : "prompt";
     int64_t left = room - n_prompt;
     if (left < 1)
-        return ek_gateway_fault_set(fault, EK_FAULT_CONTEXT_LENGTH, param,
-                                    "the prompt has %" PRId64 " tokens, and %s of %" PRId64
-                                    " tokens has to hold the answer too",
-                                    n_prompt, limit, room);
+        return ek_http_fault_set(fault, &ek_gateway_fault_context_length, param,
+                                 "the prompt has %" PRId64 " tokens, and %s of %" PRId64
+                                 " tokens has to hold the answer too",
+                                 n_prompt, limit, room);
     if (request->max_tokens > left)
-        return ek_gateway_fault_set(fault, EK_FAULT_CONTEXT_LENGTH, param,
-                                    "the prompt has %" PRId64 " tokens and max_tokens is %" PRId64
-                                    ", which together exceed %s of %" PRId64 " tokens",
-                                    n_prompt, request->max_tokens, limit, room);
+        return ek_http_fault_set(fault, &ek_gateway_fault_context_length, param,
+                                 "the prompt has %" PRId64 " tokens and max_tokens is %" PRId64
+                                 ", which together exceed %s of %" PRId64 " tokens",
+                                 n_prompt, request->max_tokens, limit, room);
     int64_t by_default = call->gateway->params.max_tokens_default;
     int64_t max_tokens = request->max_tokens > 0 ? request->max_tokens : by_default;
     *out_max_tokens = (int32_t)(max_tokens < left ? max_tokens : left);
@@ -171,7 +175,7 @@ static ek_request_params engine_params(const ek_call *call, const ek_gen_request
         .n_stop_ids = request->n_stop_ids,
         .ignore_eos = request->ignore_eos,
         .fresh_text = request->chat,
-        .deadline_us = timeout_us > 0 ? call->start_us + timeout_us : 0,
+        .deadline_us = timeout_us > 0 ? call->http.start_us + timeout_us : 0,
     };
 }
 
@@ -192,7 +196,7 @@ static bool copy_echo(const ek_call *call, const ek_gen_prompt *prompt, ek_str *
         if (!copy) status = EK_ENOMEM;
     }
     if (status == EK_OK) return true;
-    ek_gateway_fault_set(fault, EK_FAULT_OVERLOADED, NULL, "no memory for the echo");
+    ek_http_fault_set(fault, &ek_http_fault_overloaded, NULL, "no memory for the echo");
     return false;
 }
 
@@ -202,7 +206,7 @@ static bool prepare_echo(const ek_call *call, const ek_gen_request *request,
     if (!request->echo) return true;
     generation->echo = ek_sys_calloc((size_t)request->n_prompts, sizeof *generation->echo);
     if (!generation->echo)
-        return ek_gateway_fault_set(fault, EK_FAULT_OVERLOADED, NULL, "no memory for the echo");
+        return ek_http_fault_set(fault, &ek_http_fault_overloaded, NULL, "no memory for the echo");
     for (int32_t i = 0; i < request->n_prompts; i++)
         if (!copy_echo(call, &request->prompts[i], &generation->echo[i], fault)) return false;
     return true;
@@ -217,7 +221,7 @@ static ek_generation *make_generation(ek_call *call, const ek_gen_request *reque
     size_t bytes = sizeof(ek_generation) + (size_t)n_choices * sizeof(ek_choice);
     ek_generation *generation = ek_sys_calloc(1, bytes);
     if (!generation) return NULL;
-    uint64_t bits = ek_gateway_fresh_bits();
+    uint64_t bits = ek_http_fresh_bits();
     snprintf(generation->id, sizeof generation->id, "%s-%016" PRIx64 "%08" PRIx32,
              request->chat ? "chatcmpl" : "cmpl", bits, (uint32_t)ek_mix64(bits));
     generation->created_s = ek_sys_wall_s();
@@ -228,7 +232,6 @@ static ek_generation *make_generation(ek_call *call, const ek_gen_request *reque
     generation->timings = request->timings;
     generation->n_prompts = n_prompts;
     generation->n_choices = n_choices;
-    generation->out_us = ek_sys_now_us();
     for (int32_t i = 0; i < n_choices; i++) {
         generation->choice[i].call = call;
         generation->choice[i].index = i;
@@ -243,7 +246,7 @@ static bool submit_locked(ek_call *call, const ek_gen_request *request, const pr
 {
     ek_generation *generation = call->generation;
     ek_request_params params = engine_params(call, request);
-    uint64_t seed = request->has_seed ? request->seed : ek_gateway_fresh_bits();
+    uint64_t seed = request->has_seed ? request->seed : ek_http_fresh_bits();
     for (int32_t i = 0; i < generation->n_choices; i++) {
         ek_choice *choice = &generation->choice[i];
         const prompt_ids *prompt = &prompts[choice->prompt_idx];
@@ -268,24 +271,26 @@ static bool start(ek_call *call, const ek_gen_request *request, const prompt_ids
 {
     ek_generation *generation = make_generation(call, request, n_prompts);
     if (!generation)
-        return ek_gateway_fault_set(fault, EK_FAULT_OVERLOADED, NULL, "no memory for the request");
+        return ek_http_fault_set(fault, &ek_http_fault_overloaded, NULL,
+                                 "no memory for the request");
     if (!prepare_echo(call, request, generation, fault)) {
         ek_gateway_generation_destroy(generation);
         return false;
     }
-    ek_sys_mutex_lock(&call->lock);
+    ek_sys_mutex_lock(&call->http.lock);
     call->generation = generation;
+    call->http.stream_us = ek_sys_now_us();
     bool ok = true;
-    if (call->gone) {
+    if (call->http.gone) {
         generation->over = true; /* the client left while we tokenized */
     } else {
         ok = submit_locked(call, request, prompts, fault);
-        if (ok) call->phase = EK_CALL_WAITING;
+        if (ok) call->http.phase = EK_EXCHANGE_WAITING;
         generation->over = !ok;
     }
     ek_gauge_add(call->gateway->counters.generations_open, 1);
     ek_gateway_pump_kick(call->gateway->pump, call);
-    ek_sys_mutex_unlock(&call->lock);
+    ek_sys_mutex_unlock(&call->http.lock);
     return ok;
 }
 
@@ -296,7 +301,7 @@ void ek_gateway_generation_start(ek_call *call, const ek_gen_request *request)
     prompt_ids *prompts = ek_sys_calloc((size_t)n_prompts, sizeof *prompts);
     bool ok = prompts != NULL && check_model(call, request, &fault);
     if (!prompts)
-        ek_gateway_fault_set(&fault, EK_FAULT_OVERLOADED, NULL, "no memory for the request");
+        ek_http_fault_set(&fault, &ek_http_fault_overloaded, NULL, "no memory for the request");
     if (ok) ok = check_ids(call, request->stop_ids, request->n_stop_ids, "stop_token_ids", &fault);
     for (int32_t i = 0; ok && i < request->n_bias; i++)
         ok = check_ids(call, &request->bias[i].id, 1, "logit_bias", &fault);

@@ -3,9 +3,9 @@
  * metrics' text is long enough for a worker.
  */
 #include "gateway/handlers.h"
-#include "gateway/json_out.h"
 #include "gateway/state.h"
-#include "gateway/uri.h"
+#include "http/json_out.h"
+#include "http/uri.h"
 #include "sys/mem.h"
 #include "telemetry/prom_experts.h"
 
@@ -17,29 +17,29 @@
 
 static void add_model(const ek_gateway *gateway, ek_buf *json)
 {
-    ek_gateway_buf_addz(json, "{\"id\":");
-    ek_gateway_json_string(json, ek_str_from(gateway->params.model_id));
-    ek_gateway_buf_addz(json, ",\"object\":\"model\",\"created\":");
-    ek_gateway_json_int(json, gateway->started_s);
-    ek_gateway_buf_addz(json, ",\"owned_by\":\"evenkeel\"");
+    ek_http_buf_addz(json, "{\"id\":");
+    ek_http_json_string(json, ek_str_from(gateway->params.model_id));
+    ek_http_buf_addz(json, ",\"object\":\"model\",\"created\":");
+    ek_http_json_int(json, gateway->started_s);
+    ek_http_buf_addz(json, ",\"owned_by\":\"evenkeel\"");
     if (ek_gateway_engine(gateway)) {
         const ek_engine_info *info = &gateway->info;
-        ek_gateway_buf_addf(
-            json, ",\"max_model_len\":%d,\"meta\":{\"architecture\":", info->context_tokens);
-        ek_gateway_json_string(json, ek_str_from(info->arch));
-        ek_gateway_buf_addf(json, ",\"layers\":%d,\"experts\":%d,\"experts_per_token\":%d",
-                            info->n_layers, info->n_experts, info->top_k);
-        ek_gateway_buf_addf(json, ",\"params_total\":%lld,\"params_active\":%lld}",
-                            (long long)info->params_total, (long long)info->params_active);
+        ek_http_buf_addf(json,
+                         ",\"max_model_len\":%d,\"meta\":{\"architecture\":", info->context_tokens);
+        ek_http_json_string(json, ek_str_from(info->arch));
+        ek_http_buf_addf(json, ",\"layers\":%d,\"experts\":%d,\"experts_per_token\":%d",
+                         info->n_layers, info->n_experts, info->top_k);
+        ek_http_buf_addf(json, ",\"params_total\":%lld,\"params_active\":%lld}",
+                         (long long)info->params_total, (long long)info->params_active);
     }
-    ek_gateway_buf_addz(json, "}");
+    ek_http_buf_addz(json, "}");
 }
 
 void ek_gateway_run_models(ek_call *call)
 {
-    ek_gateway_buf_addz(&call->reply.body, "{\"object\":\"list\",\"data\":[");
-    add_model(call->gateway, &call->reply.body);
-    ek_gateway_buf_addz(&call->reply.body, "]}");
+    ek_http_buf_addz(&call->http.reply.body, "{\"object\":\"list\",\"data\":[");
+    add_model(call->gateway, &call->http.reply.body);
+    ek_http_buf_addz(&call->http.reply.body, "]}");
     ek_gateway_call_json(call);
 }
 
@@ -47,15 +47,15 @@ void ek_gateway_run_model(ek_call *call)
 {
     char id[MODEL_ID_BYTES_MAX];
     size_t n = 0;
-    ek_status status = ek_gateway_uri_decode(call->tail, id, sizeof id, &n);
+    ek_status status = ek_http_uri_decode(call->tail, id, sizeof id, &n);
     if (status == EK_OK && ek_str_eqz((ek_str){id, n}, call->gateway->params.model_id)) {
-        add_model(call->gateway, &call->reply.body);
+        add_model(call->gateway, &call->http.reply.body);
         ek_gateway_call_json(call);
         return;
     }
     ek_fault fault;
-    ek_gateway_fault_set(&fault, EK_FAULT_MODEL_NOT_FOUND, "model",
-                         "this model is not served here; GET /v1/models lists what is");
+    ek_http_fault_set(&fault, &ek_gateway_fault_model_not_found, "model",
+                      "this model is not served here; GET /v1/models lists what is");
     ek_gateway_call_fault(call, &fault);
 }
 
@@ -63,11 +63,11 @@ void ek_gateway_run_model(ek_call *call)
 
 static void reply_health(ek_call *call, const char *status, int32_t retry_s)
 {
-    ek_gateway_buf_addf(&call->reply.body, "{\"status\":\"%s\"}", status);
+    ek_http_buf_addf(&call->http.reply.body, "{\"status\":\"%s\"}", status);
     ek_gateway_call_json(call);
     if (retry_s == 0) return;
-    call->reply.status = 503;
-    call->reply.retry_s = retry_s;
+    call->http.reply.status = 503;
+    call->http.reply.retry_s = retry_s;
 }
 
 /*
@@ -97,8 +97,8 @@ void ek_gateway_run_ready(ek_call *call)
 
 void ek_gateway_run_version(ek_call *call)
 {
-    ek_gateway_buf_addz(&call->reply.body,
-                        "{\"name\":\"evenkeel\",\"version\":\"" EK_VERSION "\"}");
+    ek_http_buf_addz(&call->http.reply.body,
+                     "{\"name\":\"evenkeel\",\"version\":\"" EK_VERSION "\"}");
     ek_gateway_call_json(call);
 }
 
@@ -111,7 +111,7 @@ void ek_gateway_run_version(ek_call *call)
 static bool add_registry(const ek_metrics *metrics, ek_buf *text)
 {
     for (size_t need = ek_telemetry_metrics_render(metrics, NULL, 0);;) {
-        if (!ek_gateway_buf_reserve(text, need)) return false;
+        if (!ek_http_buf_reserve(text, need)) return false;
         size_t room = text->cap - text->len;
         need = ek_telemetry_metrics_render(metrics, text->data + text->len, room);
         if (need > room) continue;
@@ -123,7 +123,7 @@ static bool add_registry(const ek_metrics *metrics, ek_buf *text)
 static bool add_experts(const ek_expert_stats *stats, ek_buf *text)
 {
     for (size_t need = 0;;) {
-        if (!ek_gateway_buf_reserve(text, need)) return false;
+        if (!ek_http_buf_reserve(text, need)) return false;
         size_t room = text->cap - text->len;
         need = ek_telemetry_experts_render(stats, METRICS_WINDOW_US, METRICS_EXPERTS,
                                            text->data + text->len, room);
@@ -136,9 +136,9 @@ static bool add_experts(const ek_expert_stats *stats, ek_buf *text)
 void ek_gateway_run_metrics(ek_call *call)
 {
     ek_engine *engine = ek_gateway_engine(call->gateway);
-    ek_buf *text = &call->reply.body;
+    ek_buf *text = &call->http.reply.body;
     bool ok = add_registry(call->gateway->metrics, text) &&
               (!engine || add_experts(ek_engine_experts(engine), text));
     ek_gateway_call_json(call);
-    if (ok) call->reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    if (ok) call->http.reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
 }

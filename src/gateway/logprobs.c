@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "gateway/json_out.h"
+#include "http/json_out.h"
 #include "sys/mem.h"
 
 /*
@@ -57,39 +57,39 @@ static void add_token_keys(ek_buf *json, const ek_engine *engine, int32_t id, fl
 {
     char piece[1024];
     size_t n = ek_engine_piece(engine, id, piece);
-    ek_gateway_buf_addz(json, "{\"token\":");
-    ek_gateway_json_string(json, (ek_str){piece, n});
-    ek_gateway_buf_addz(json, ",\"logprob\":");
-    ek_gateway_json_number(json, logprob);
-    ek_gateway_buf_addz(json, ",\"bytes\":[");
+    ek_http_buf_addz(json, "{\"token\":");
+    ek_http_json_string(json, (ek_str){piece, n});
+    ek_http_buf_addz(json, ",\"logprob\":");
+    ek_http_json_number(json, logprob);
+    ek_http_buf_addz(json, ",\"bytes\":[");
     for (size_t i = 0; i < n; i++)
-        ek_gateway_buf_addf(json, "%s%u", i ? "," : "", (unsigned char)piece[i]);
-    ek_gateway_buf_addz(json, "]");
+        ek_http_buf_addf(json, "%s%u", i ? "," : "", (unsigned char)piece[i]);
+    ek_http_buf_addz(json, "]");
 }
 
 static void chat_json(const ek_logprobs *logprobs, const ek_engine *engine, ek_buf *json)
 {
-    ek_gateway_buf_addz(json, "{\"content\":[");
+    ek_http_buf_addz(json, "{\"content\":[");
     for (int32_t i = 0; i < logprobs->n_shown; i++) {
         const ek_output_token *token = &logprobs->token[i];
-        if (i) ek_gateway_buf_addz(json, ",");
+        if (i) ek_http_buf_addz(json, ",");
         add_token_keys(json, engine, token->id, token->logprob);
-        ek_gateway_buf_addz(json, ",\"top_logprobs\":[");
+        ek_http_buf_addz(json, ",\"top_logprobs\":[");
         for (int32_t k = 0; k < token->n_top; k++) {
-            if (k) ek_gateway_buf_addz(json, ",");
+            if (k) ek_http_buf_addz(json, ",");
             add_token_keys(json, engine, token->top[k].id, token->top[k].logprob);
-            ek_gateway_buf_addz(json, "}");
+            ek_http_buf_addz(json, "}");
         }
-        ek_gateway_buf_addz(json, "]}");
+        ek_http_buf_addz(json, "]}");
     }
-    ek_gateway_buf_addz(json, "],\"refusal\":null}");
+    ek_http_buf_addz(json, "],\"refusal\":null}");
 }
 
 static void add_spelled(ek_buf *json, const ek_engine *engine, int32_t id)
 {
     char piece[1024];
     size_t n = ek_engine_piece(engine, id, piece);
-    ek_gateway_json_string(json, (ek_str){piece, n});
+    ek_http_json_string(json, (ek_str){piece, n});
 }
 
 /* As a key, with U+FFFD for NUL: there are parsers that take it in a string and not in a key. */
@@ -99,7 +99,7 @@ static void add_key(ek_buf *json, const ek_engine *engine, int32_t id)
     size_t n = ek_engine_piece(engine, id, piece);
     for (size_t i = 0; i < n; i++)
         if (piece[i] == '\0') piece[i] = '\xff'; /* no UTF-8 either, so it is replaced */
-    ek_gateway_json_string(json, (ek_str){piece, n});
+    ek_http_json_string(json, (ek_str){piece, n});
 }
 
 /*
@@ -108,7 +108,7 @@ static void add_key(ek_buf *json, const ek_engine *engine, int32_t id)
  */
 static void add_alternatives(ek_buf *json, const ek_engine *engine, const ek_output_token *token)
 {
-    ek_gateway_buf_addz(json, "{");
+    ek_http_buf_addz(json, "{");
     for (int32_t k = 0; k < token->n_top; k++) {
         ek_buf key = {0};
         add_key(&key, engine, token->top[k].id);
@@ -116,18 +116,18 @@ static void add_alternatives(ek_buf *json, const ek_engine *engine, const ek_out
         for (int32_t j = 0; j < k && !twice; j++) {
             ek_buf other = {0};
             add_key(&other, engine, token->top[j].id);
-            twice = ek_str_eq(ek_gateway_buf_str(&key), ek_gateway_buf_str(&other));
-            ek_gateway_buf_fini(&other);
+            twice = ek_str_eq(ek_http_buf_str(&key), ek_http_buf_str(&other));
+            ek_http_buf_fini(&other);
         }
         if (!twice) {
-            if (k) ek_gateway_buf_addz(json, ",");
-            ek_gateway_buf_add(json, ek_gateway_buf_str(&key));
-            ek_gateway_buf_addz(json, ":");
-            ek_gateway_json_number(json, token->top[k].logprob);
+            if (k) ek_http_buf_addz(json, ",");
+            ek_http_buf_add(json, ek_http_buf_str(&key));
+            ek_http_buf_addz(json, ":");
+            ek_http_json_number(json, token->top[k].logprob);
         }
-        ek_gateway_buf_fini(&key);
+        ek_http_buf_fini(&key);
     }
-    ek_gateway_buf_addz(json, "}");
+    ek_http_buf_addz(json, "}");
 }
 
 static int64_t count_chars(const ek_engine *engine, int32_t id)
@@ -143,28 +143,28 @@ static int64_t count_chars(const ek_engine *engine, int32_t id)
 static void completion_json(ek_logprobs *logprobs, const ek_engine *engine, ek_buf *json)
 {
     int32_t n = logprobs->n_shown;
-    ek_gateway_buf_addz(json, "{\"tokens\":[");
+    ek_http_buf_addz(json, "{\"tokens\":[");
     for (int32_t i = 0; i < n; i++) {
-        if (i) ek_gateway_buf_addz(json, ",");
+        if (i) ek_http_buf_addz(json, ",");
         add_spelled(json, engine, logprobs->token[i].id);
     }
-    ek_gateway_buf_addz(json, "],\"token_logprobs\":[");
+    ek_http_buf_addz(json, "],\"token_logprobs\":[");
     for (int32_t i = 0; i < n; i++) {
-        if (i) ek_gateway_buf_addz(json, ",");
-        ek_gateway_json_number(json, logprobs->token[i].logprob);
+        if (i) ek_http_buf_addz(json, ",");
+        ek_http_json_number(json, logprobs->token[i].logprob);
     }
-    ek_gateway_buf_addz(json, "],\"top_logprobs\":[");
+    ek_http_buf_addz(json, "],\"top_logprobs\":[");
     for (int32_t i = 0; i < n; i++) {
-        if (i) ek_gateway_buf_addz(json, ",");
+        if (i) ek_http_buf_addz(json, ",");
         add_alternatives(json, engine, &logprobs->token[i]);
     }
-    ek_gateway_buf_addz(json, "],\"text_offset\":[");
+    ek_http_buf_addz(json, "],\"text_offset\":[");
     for (int32_t i = 0; i < n; i++) {
-        if (i) ek_gateway_buf_addz(json, ",");
-        ek_gateway_json_int(json, logprobs->n_chars);
+        if (i) ek_http_buf_addz(json, ",");
+        ek_http_json_int(json, logprobs->n_chars);
         logprobs->n_chars += count_chars(engine, logprobs->token[i].id);
     }
-    ek_gateway_buf_addz(json, "]}");
+    ek_http_buf_addz(json, "]}");
 }
 
 void ek_gateway_logprobs_json(ek_logprobs *logprobs, const ek_engine *engine, bool chat,

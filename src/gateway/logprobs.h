@@ -14,7 +14,7 @@
 
 #include "base/attr.h"
 #include "engine/engine.h"
-#include "gateway/buf.h"
+#include "http/buf.h"
 
 typedef struct ek_logprobs {
     ek_output_token *token; /* owned, (cap): oldest first */

@@ -30,10 +30,10 @@ static void unlink_over(ek_pump *pump)
     ek_call **link = &pump->listed;
     while (*link) {
         ek_call *call = *link;
-        ek_sys_mutex_lock(&call->lock);
+        ek_sys_mutex_lock(&call->http.lock);
         bool over = call->generation->over;
         if (over) ek_gateway_generation_release_locked(call);
-        ek_sys_mutex_unlock(&call->lock);
+        ek_sys_mutex_unlock(&call->http.lock);
         if (over) {
             *link = call->list_next;
             call->listed = false;
@@ -66,12 +66,12 @@ static bool take_kicks(ek_pump *pump)
 {
     bool any_over = false;
     for (ek_call *call; (call = pop_kick(pump)) != NULL;) {
-        ek_sys_mutex_lock(&call->lock);
+        ek_sys_mutex_lock(&call->http.lock);
         ek_gateway_generation_unstall_locked(call);
         any_over |= call->generation->over;
         /* Once released it must not come back: its end was seen by unlink_over. */
         bool join = !call->listed && !call->generation->released;
-        ek_sys_mutex_unlock(&call->lock);
+        ek_sys_mutex_unlock(&call->http.lock);
         if (join) {
             call->listed = true;
             call->list_next = pump->listed;
@@ -86,9 +86,9 @@ static bool take_kicks(ek_pump *pump)
 static void tick(ek_pump *pump, int64_t now_us)
 {
     for (ek_call *call = pump->listed; call; call = call->list_next) {
-        ek_sys_mutex_lock(&call->lock);
+        ek_sys_mutex_lock(&call->http.lock);
         ek_gateway_generation_tick_locked(call, now_us);
-        ek_sys_mutex_unlock(&call->lock);
+        ek_sys_mutex_unlock(&call->http.lock);
     }
 }
 
@@ -122,10 +122,10 @@ static void pump_main(void *ctx)
         for (int32_t i = 0; i < n; i++) {
             ek_choice *choice = tags[i];
             ek_call *call = choice->call;
-            ek_sys_mutex_lock(&call->lock);
+            ek_sys_mutex_lock(&call->http.lock);
             ek_gateway_generation_pull_locked(choice);
             any_over |= call->generation->over;
-            ek_sys_mutex_unlock(&call->lock);
+            ek_sys_mutex_unlock(&call->http.lock);
         }
         any_over |= take_kicks(pump);
         if (any_over) unlink_over(pump);

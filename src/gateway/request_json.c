@@ -1,5 +1,7 @@
 #include "gateway/request_json.h"
 
+#include "gateway/faults.h"
+
 ek_str ek_gateway_json_text(const json_t *value)
 {
     return (ek_str){json_string_value(value), json_string_length(value)};
@@ -70,21 +72,21 @@ static const char *reason_of(const json_error_t *error)
 bool ek_gateway_json_load(ek_str body, int32_t depth_max, json_t **out_root, ek_fault *fault)
 {
     if (body.len == 0)
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_JSON, NULL,
-                                    "the request has no body; a JSON object is expected");
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_json, NULL,
+                                 "the request has no body; a JSON object is expected");
     if (too_deep(body, depth_max))
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_JSON, NULL,
-                                    "the body nests deeper than %d levels", depth_max);
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_json, NULL,
+                                 "the body nests deeper than %d levels", depth_max);
     json_error_t error;
     json_t *root = json_loadb(body.data, body.len, JSON_REJECT_DUPLICATES, &error);
     if (!root)
-        return ek_gateway_fault_set(fault, EK_FAULT_INVALID_JSON, NULL,
-                                    "the body is not valid JSON: %s (line %d, column %d)",
-                                    reason_of(&error), error.line, error.column);
+        return ek_http_fault_set(fault, &ek_gateway_fault_invalid_json, NULL,
+                                 "the body is not valid JSON: %s (line %d, column %d)",
+                                 reason_of(&error), error.line, error.column);
     if (!json_is_object(root)) {
-        ek_gateway_fault_set(fault, EK_FAULT_INVALID_JSON, NULL,
-                             "the body is %s; a JSON object is expected",
-                             ek_gateway_json_type_name(root));
+        ek_http_fault_set(fault, &ek_gateway_fault_invalid_json, NULL,
+                          "the body is %s; a JSON object is expected",
+                          ek_gateway_json_type_name(root));
         json_decref(root);
         return false;
     }

@@ -11,7 +11,7 @@
 
 #include "base/attr.h"
 #include "base/span.h"
-#include "gateway/fault.h"
+#include "http/fault.h"
 
 /**
  * Parse an object. Keys that appear twice are refused, so that nobody can read another value than

@@ -11,13 +11,14 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "gateway/call.h"
 #include "gateway/counters.h"
 #include "gateway/gateway.h"
 #include "gateway/gen_request.h"
-#include "gateway/http_server.h"
 #include "gateway/params.h"
 #include "gateway/pump.h"
-#include "gateway/workers.h"
+#include "http/server.h"
+#include "http/service.h"
 #include "telemetry/metrics.h"
 
 typedef enum ek_gateway_mode {
@@ -29,13 +30,16 @@ typedef enum ek_gateway_mode {
 struct ek_gateway {
     ek_gateway_params params; /* constant */
     ek_metrics *metrics;      /* borrowed until destroy */
-    ek_counters counters;
+    ek_gateway_counters counters;
+    ek_http_service http; /* constant: what both servers share */
+    ek_gateway_front api_front;
+    ek_gateway_front health_front;
     int64_t started_s;
     ek_engine_info info;         /* constant once engine is set */
     _Atomic(ek_engine *) engine; /* borrowed until destroy; NULL while loading. Release: attach */
     _Atomic int32_t mode;        /* ek_gateway_mode */
     _Atomic int32_t calls_open;  /* calls of model routes that have not ended */
-    ek_workers *workers;
+    ek_http_workers *workers;
     ek_pump *pump;
     ek_http_server *api;
     ek_http_server *health; /* NULL: none configured */

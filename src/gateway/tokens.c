@@ -4,9 +4,9 @@
  */
 #include "gateway/gen_request.h"
 #include "gateway/handlers.h"
-#include "gateway/json_out.h"
 #include "gateway/request_json.h"
 #include "gateway/state.h"
+#include "http/json_out.h"
 #include "sys/mem.h"
 
 typedef struct tokenize_request {
@@ -54,31 +54,31 @@ static bool read_fields(ek_call *call, const ek_field *fields, size_t n_fields, 
     const ek_gateway_params *params = &call->gateway->params;
     const ek_field_set set = {fields, n_fields};
     int32_t n_unknown = 0;
-    if (!ek_gateway_json_load(ek_gateway_buf_str(&call->body), params->json_depth_max, out_root,
+    if (!ek_gateway_json_load(ek_http_buf_str(&call->http.body), params->json_depth_max, out_root,
                               fault))
         return false;
     bool ok =
         ek_gateway_fields_read(&set, 1, *out_root, "", params->strict, request, &n_unknown, fault);
     ek_counter_add(call->gateway->counters.ignored_params, (uint64_t)n_unknown);
     if (ok && request->model.len && !ek_str_eqz(request->model, params->model_id))
-        ok = ek_gateway_fault_set(fault, EK_FAULT_MODEL_NOT_FOUND, "model",
-                                  "this model is not served here; GET /v1/models lists what is");
+        ok = ek_http_fault_set(fault, &ek_gateway_fault_model_not_found, "model",
+                               "this model is not served here; GET /v1/models lists what is");
     if (!ok) json_decref(*out_root);
     return ok;
 }
 
 static void reply_ids(ek_call *call, const int32_t *ids, int64_t n_ids)
 {
-    ek_buf *json = &call->reply.body;
-    ek_gateway_buf_addz(json, "{\"count\":");
-    ek_gateway_json_int(json, n_ids);
-    ek_gateway_buf_addf(json, ",\"max_model_len\":%d,\"tokens\":[",
-                        call->gateway->info.context_tokens);
+    ek_buf *json = &call->http.reply.body;
+    ek_http_buf_addz(json, "{\"count\":");
+    ek_http_json_int(json, n_ids);
+    ek_http_buf_addf(json, ",\"max_model_len\":%d,\"tokens\":[",
+                     call->gateway->info.context_tokens);
     for (int64_t i = 0; i < n_ids; i++) {
-        if (i) ek_gateway_buf_addz(json, ",");
-        ek_gateway_json_int(json, ids[i]);
+        if (i) ek_http_buf_addz(json, ",");
+        ek_http_json_int(json, ids[i]);
     }
-    ek_gateway_buf_addz(json, "]}");
+    ek_http_buf_addz(json, "]}");
     ek_gateway_call_json(call);
 }
 
@@ -86,9 +86,9 @@ static void engine_refusal(ek_call *call, ek_status status, const ek_err *err)
 {
     ek_fault fault;
     if (status == EK_ENOMEM) {
-        ek_gateway_fault_set(&fault, EK_FAULT_OVERLOADED, NULL, "no memory for the request");
+        ek_http_fault_set(&fault, &ek_http_fault_overloaded, NULL, "no memory for the request");
     } else {
-        ek_gateway_fault_set(&fault, EK_FAULT_INVALID_VALUE, NULL, "%s", err->text);
+        ek_http_fault_set(&fault, &ek_gateway_fault_invalid_value, NULL, "%s", err->text);
     }
     ek_gateway_call_fault(call, &fault);
 }
@@ -105,8 +105,8 @@ void ek_gateway_run_tokenize(ek_call *call)
     }
     bool has_prompt = request.prompt.data != NULL;
     if (has_prompt == (request.content.data != NULL)) {
-        ek_gateway_fault_set(&fault, EK_FAULT_MISSING_PARAMETER, "prompt",
-                             "exactly one of prompt and content is expected");
+        ek_http_fault_set(&fault, &ek_gateway_fault_missing_parameter, "prompt",
+                          "exactly one of prompt and content is expected");
         ek_gateway_call_fault(call, &fault);
     } else {
         int32_t *ids = NULL;
@@ -131,7 +131,8 @@ static int32_t *copy_ids(const json_t *array, size_t *out_n, ek_fault *fault)
 {
     size_t n = json_array_size(array);
     int32_t *ids = ek_sys_calloc(n + 1, sizeof *ids);
-    if (!ids) ek_gateway_fault_set(fault, EK_FAULT_OVERLOADED, NULL, "no memory for the request");
+    if (!ids)
+        ek_http_fault_set(fault, &ek_http_fault_overloaded, NULL, "no memory for the request");
     for (size_t i = 0; ids && i < n; i++) {
         const json_t *item = json_array_get(array, i);
         json_int_t id = json_integer_value(item);
@@ -139,9 +140,10 @@ static int32_t *copy_ids(const json_t *array, size_t *out_n, ek_fault *fault)
             ids[i] = (int32_t)id;
             continue;
         }
-        ek_gateway_fault_set(fault,
-                             json_is_integer(item) ? EK_FAULT_INVALID_VALUE : EK_FAULT_INVALID_TYPE,
-                             "tokens", "item %zu of tokens is no token id", i);
+        ek_http_fault_set(fault,
+                          json_is_integer(item) ? &ek_gateway_fault_invalid_value
+                                                : &ek_gateway_fault_invalid_type,
+                          "tokens", "item %zu of tokens is no token id", i);
         ek_sys_free(ids);
         return NULL;
     }
@@ -159,12 +161,12 @@ static void reply_text(ek_call *call, const int32_t *ids, size_t n_ids)
         engine_refusal(call, status, &err);
         return;
     }
-    ek_buf *json = &call->reply.body;
-    ek_gateway_buf_addz(json, "{\"content\":");
-    ek_gateway_json_string(json, text);
-    ek_gateway_buf_addz(json, ",\"prompt\":");
-    ek_gateway_json_string(json, text);
-    ek_gateway_buf_addz(json, "}");
+    ek_buf *json = &call->http.reply.body;
+    ek_http_buf_addz(json, "{\"content\":");
+    ek_http_json_string(json, text);
+    ek_http_buf_addz(json, ",\"prompt\":");
+    ek_http_json_string(json, text);
+    ek_http_buf_addz(json, "}");
     ek_sys_free((char *)text.data);
     ek_gateway_call_json(call);
 }
@@ -182,7 +184,8 @@ void ek_gateway_run_detokenize(ek_call *call)
     size_t n_ids = 0;
     int32_t *ids = NULL;
     if (!request.tokens) {
-        ek_gateway_fault_set(&fault, EK_FAULT_MISSING_PARAMETER, "tokens", "tokens is missing");
+        ek_http_fault_set(&fault, &ek_gateway_fault_missing_parameter, "tokens",
+                          "tokens is missing");
     } else {
         ids = copy_ids(request.tokens, &n_ids, &fault);
     }

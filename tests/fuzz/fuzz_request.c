@@ -42,9 +42,9 @@ static bool try_parse(parse_fn parse, ek_str body, bool strict, int32_t *out_ign
     const ek_gen_limits limits = {
         .strict = strict, .json_depth_max = 16, .messages_max = 32, .choices_max = 4};
     ek_gen_request request;
-    ek_fault fault = {.kind = EK_FAULT_COUNT};
+    ek_fault fault = {0};
     if (!parse(body, &limits, &request, &fault)) {
-        ek_assert(fault.kind < EK_FAULT_COUNT);
+        ek_assert(fault.kind != NULL);
         ek_assert(fault.message[0] != '\0');
         ek_assert(memchr(fault.param, '\0', sizeof fault.param) != NULL);
         return false;

@@ -8,7 +8,8 @@
 
 #include <cmocka.h>
 
-#include "client.h"
+#include "http/client.h"
+#include "http/series.h"
 #include "support/fixtures.h"
 
 #define IDLE_MS 60000
@@ -112,43 +113,14 @@ void house_end(house *h)
     free(h);
 }
 
-/* The text that /metrics would give, without going through the server. */
-static char *metrics_text(const house *h)
-{
-    size_t room = ek_telemetry_metrics_render(h->metrics, NULL, 0) + 4096;
-    char *text = malloc(room + 1);
-    assert_non_null(text);
-    size_t n = ek_telemetry_metrics_render(h->metrics, text, room);
-    assert_true(n <= room);
-    text[n] = '\0';
-    return text;
-}
-
 double house_metric(const house *h, const char *series)
 {
-    char *text = metrics_text(h);
-    size_t n = strlen(series);
-    double value = 0;
-    bool found = false;
-    for (const char *line = text; line && !found; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        found = strncmp(line, series, n) == 0 && line[n] == ' ';
-        if (found) value = strtod(line + n, NULL);
-    }
-    if (!found) print_message("no series %s\n", series);
-    assert_true(found);
-    free(text);
-    return value;
+    return series_value(h->metrics, series);
 }
 
 bool house_awaits(const house *h, const char *series, double value, int64_t timeout_ms)
 {
-    int64_t end = now_ms() + timeout_ms;
-    while (house_metric(h, series) != value) {
-        if (now_ms() >= end) return false;
-        sleep_ms(2);
-    }
-    return true;
+    return series_awaits(h->metrics, series, value, timeout_ms);
 }
 
 void house_assert_idle(const house *h)

@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "client.h"
 #include "engine/engine.h"
+#include "http/client.h"
 
 #define STREAM_CHOICES_MAX 16
 

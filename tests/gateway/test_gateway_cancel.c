@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "client.h"
 #include "house.h"
+#include "http/client.h"
 #include "stream.h"
 #include "sys/clock.h"
 #include "sys/thread.h"

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "gateway/faults.h"
 #include "gateway/frames.h"
 #include "sys/mem.h"
 
@@ -41,14 +42,14 @@ static fixture make(bool chat, int32_t n_choices)
 
 static void drop(fixture *f)
 {
-    ek_gateway_buf_fini(&f->out);
+    ek_http_buf_fini(&f->out);
     ek_gateway_generation_destroy(f->generation);
 }
 
 /* Take the next frame off: checks that it is exactly one line and "data: " before JSON. */
 static json_t *next_frame(fixture *f)
 {
-    ek_str text = ek_gateway_buf_str(&f->out);
+    ek_str text = ek_http_buf_str(&f->out);
     ptrdiff_t end = ek_str_find(text, EK_STR("\n\n"));
     assert_true(end > 6);
     assert_memory_equal(text.data, "data: ", 6);
@@ -57,7 +58,7 @@ static json_t *next_frame(fixture *f)
     json_t *frame =
         json_loadb(text.data + 6, (size_t)end - 6, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
     assert_non_null(frame);
-    ek_gateway_buf_consume(&f->out, (size_t)end + 2);
+    ek_http_buf_consume(&f->out, (size_t)end + 2);
     return frame;
 }
 
@@ -156,7 +157,7 @@ static void text_survives_its_frame(void **state)
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         fixture f = make(true, 1);
         ek_gateway_frame_text(&f.context, &f.generation->choice[0], texts[i], &f.out);
-        assert_false(ek_str_contains(ek_gateway_buf_str(&f.out), EK_STR("\xc2\x85")));
+        assert_false(ek_str_contains(ek_http_buf_str(&f.out), EK_STR("\xc2\x85")));
         json_t *frame = next_frame(&f);
         const json_t *content =
             json_object_get(json_object_get(only_choice(frame), "delta"), "content");
@@ -228,7 +229,7 @@ static void a_fault_is_a_valid_frame(void **state)
     (void)state;
     fixture f = make(true, 1);
     ek_fault fault;
-    ek_gateway_fault_set(&fault, EK_FAULT_INTERNAL, NULL, "it said \"no\"\nand left\x85");
+    ek_http_fault_set(&fault, &ek_http_fault_internal, NULL, "it said \"no\"\nand left\x85");
     ek_gateway_frame_fault(&fault, &f.out);
     json_t *frame = next_frame(&f);
     const json_t *error = json_object_get(frame, "error");
@@ -247,30 +248,37 @@ static void a_fault_is_a_valid_frame(void **state)
 static void every_fault_has_its_shape(void **state)
 {
     (void)state;
-    for (int kind = 0; kind < EK_FAULT_COUNT; kind++) {
+    static const ek_fault_kind *const kinds[] = {
+#define KIND_OF_HTTP(name, status, type, code, retry)    &ek_http_fault_##name,
+#define KIND_OF_GATEWAY(name, status, type, code, retry) &ek_gateway_fault_##name,
+        EK_HTTP_FAULT_TABLE(KIND_OF_HTTP) EK_GATEWAY_FAULT_TABLE(KIND_OF_GATEWAY)
+#undef KIND_OF_HTTP
+#undef KIND_OF_GATEWAY
+    };
+    for (size_t i = 0; i < EK_COUNT_OF(kinds); i++) {
         ek_fault fault;
         ek_buf json = {0};
-        ek_gateway_fault_set(&fault, (ek_fault_kind)kind, kind % 2 ? "a[0].b" : NULL, "why");
-        ek_gateway_fault_json(&fault, &json);
+        ek_http_fault_set(&fault, kinds[i], i % 2 ? "a[0].b" : NULL, "why");
+        ek_http_fault_json(&fault, &json);
         json_t *root = json_loadb(json.data, json.len, JSON_REJECT_DUPLICATES, NULL);
         const json_t *error = json_object_get(root, "error");
         assert_int_equal(json_object_size(error), 4);
         assert_string_equal(text_of(error, "message"), "why");
         assert_true(strlen(text_of(error, "type")) > 0);
-        assert_string_equal(text_of(error, "code"), ek_gateway_fault_code(fault.kind));
-        assert_true(kind % 2 ? json_is_string(json_object_get(error, "param"))
-                             : json_is_null(json_object_get(error, "param")));
-        int32_t status = ek_gateway_fault_status(fault.kind);
-        int32_t retry_s = ek_gateway_fault_retry_s(fault.kind);
+        assert_string_equal(text_of(error, "code"), kinds[i]->code);
+        assert_true(i % 2 ? json_is_string(json_object_get(error, "param"))
+                          : json_is_null(json_object_get(error, "param")));
+        int32_t status = kinds[i]->status;
+        int32_t retry_s = kinds[i]->retry_s;
         assert_in_range(status, 400, 505);
-        assert_string_not_equal(ek_gateway_http_reason(status), "Error");
+        assert_string_not_equal(ek_http_reason(status), "Error");
         if (status == 429 || status == 503) {
             assert_in_range(retry_s, 1, 120);
         } else {
             assert_int_equal(retry_s, 0);
         }
         json_decref(root);
-        ek_gateway_buf_fini(&json);
+        ek_http_buf_fini(&json);
     }
 }
 
@@ -279,7 +287,7 @@ static void a_plain_answer_has_its_shape(void **state)
     (void)state;
     fixture f = make(true, 2);
     f.generation->stream = false;
-    ek_gateway_buf_addz(&f.generation->choice[0].text, "one");
+    ek_http_buf_addz(&f.generation->choice[0].text, "one");
     f.generation->choice[0].finish = EK_FINISH_STOP;
     f.generation->choice[1].finish = EK_FINISH_LENGTH;
     ek_gateway_answer_json(&f.context, f.generation, &f.out);

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "client.h"
 #include "house.h"
+#include "http/client.h"
 #include "stream.h"
 
 #define CHAT       "/v1/chat/completions"

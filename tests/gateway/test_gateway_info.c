@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "client.h"
 #include "house.h"
+#include "http/client.h"
 
 static house shared;
 

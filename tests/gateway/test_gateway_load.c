@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "client.h"
 #include "house.h"
+#include "http/client.h"
 #include "stream.h"
 
 #define COMPLETION "/v1/completions"

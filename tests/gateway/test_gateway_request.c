@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "gateway/faults.h"
 #include "gateway/gen_request.h"
 #include "gateway/request_json.h"
 
@@ -37,21 +38,21 @@ static bool parse(bool chat, const char *body, size_t n, const ek_gen_limits *li
 
 typedef struct bad_case {
     const char *body;
-    ek_fault_kind kind;
+    const ek_fault_kind *kind;
     const char *param; /* "": none */
 } bad_case;
 
 static void assert_bad(bool chat, const char *body, size_t n, const ek_gen_limits *limits,
-                       ek_fault_kind kind, const char *param)
+                       const ek_fault_kind *kind, const char *param)
 {
     ek_gen_request request;
     ek_fault fault = {0};
     bool ok = parse(chat, body, n, limits, &request, &fault);
     if (ok || fault.kind != kind || strcmp(fault.param, param) != 0)
-        print_message("%.200s: %s, param \"%s\" (%s)\n", body,
-                      ok ? "taken" : ek_gateway_fault_code(fault.kind), fault.param, fault.message);
+        print_message("%.200s: %s, param \"%s\" (%s)\n", body, ok ? "taken" : fault.kind->code,
+                      fault.param, fault.message);
     assert_false(ok);
-    assert_int_equal(fault.kind, kind);
+    assert_ptr_equal(fault.kind, kind);
     assert_string_equal(fault.param, param);
     assert_true(strlen(fault.message) > 0);
 }
@@ -107,10 +108,12 @@ static void v1_v14_v17_refuses_what_is_not_json(void **state)
         "//x\n{}",
     };
     for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
-        assert_bad(true, bodies[i], strlen(bodies[i]), &lenient, EK_FAULT_INVALID_JSON, "");
-        assert_bad(false, bodies[i], strlen(bodies[i]), &strict, EK_FAULT_INVALID_JSON, "");
+        assert_bad(true, bodies[i], strlen(bodies[i]), &lenient, &ek_gateway_fault_invalid_json,
+                   "");
+        assert_bad(false, bodies[i], strlen(bodies[i]), &strict, &ek_gateway_fault_invalid_json,
+                   "");
     }
-    assert_bad(true, "{\"a\":\"x\0y\"}", 11, &lenient, EK_FAULT_INVALID_JSON, "");
+    assert_bad(true, "{\"a\":\"x\0y\"}", 11, &lenient, &ek_gateway_fault_invalid_json, "");
 }
 
 /* Depth is measured before anything recurses; brackets inside of strings do not count. */
@@ -121,9 +124,9 @@ static void limits_depth(void **state)
     char *body = malloc(2 * DEEP);
     memset(body, '[', DEEP);
     memset(body + DEEP, ']', DEEP);
-    assert_bad(true, body, 2 * DEEP, &lenient, EK_FAULT_INVALID_JSON, "");
+    assert_bad(true, body, 2 * DEEP, &lenient, &ek_gateway_fault_invalid_json, "");
     memset(body, '{', DEEP);
-    assert_bad(true, body, DEEP, &lenient, EK_FAULT_INVALID_JSON, "");
+    assert_bad(true, body, DEEP, &lenient, &ek_gateway_fault_invalid_json, "");
     free(body);
     ek_gen_request request = assert_good(
         true, CHAT("\"user\":\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[{{{{\\\"[[[\""), &lenient);
@@ -135,27 +138,28 @@ static void v2_names_the_message(void **state)
 {
     (void)state;
     static const bad_case cases[] = {
-        {"{}", EK_FAULT_MISSING_PARAMETER, "messages"},
-        {"{\"messages\":null}", EK_FAULT_MISSING_PARAMETER, "messages"},
-        {"{\"messages\":\"hi\"}", EK_FAULT_INVALID_TYPE, "messages"},
-        {"{\"messages\":[]}", EK_FAULT_INVALID_VALUE, "messages"},
-        {"{\"messages\":[1]}", EK_FAULT_INVALID_TYPE, "messages[0]"},
-        {"{\"messages\":[{}]}", EK_FAULT_MISSING_PARAMETER, "messages[0].role"},
-        {"{\"messages\":[{\"role\":1}]}", EK_FAULT_INVALID_TYPE, "messages[0].role"},
-        {"{\"messages\":[{\"role\":\"user\"}]}", EK_FAULT_MISSING_PARAMETER, "messages[0].content"},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":null}]}", EK_FAULT_MISSING_PARAMETER,
+        {"{}", &ek_gateway_fault_missing_parameter, "messages"},
+        {"{\"messages\":null}", &ek_gateway_fault_missing_parameter, "messages"},
+        {"{\"messages\":\"hi\"}", &ek_gateway_fault_invalid_type, "messages"},
+        {"{\"messages\":[]}", &ek_gateway_fault_invalid_value, "messages"},
+        {"{\"messages\":[1]}", &ek_gateway_fault_invalid_type, "messages[0]"},
+        {"{\"messages\":[{}]}", &ek_gateway_fault_missing_parameter, "messages[0].role"},
+        {"{\"messages\":[{\"role\":1}]}", &ek_gateway_fault_invalid_type, "messages[0].role"},
+        {"{\"messages\":[{\"role\":\"user\"}]}", &ek_gateway_fault_missing_parameter,
          "messages[0].content"},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":1}]}", EK_FAULT_INVALID_TYPE,
+        {"{\"messages\":[{\"role\":\"user\",\"content\":null}]}",
+         &ek_gateway_fault_missing_parameter, "messages[0].content"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":1}]}", &ek_gateway_fault_invalid_type,
          "messages[0].content"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":[1]}]"
          "}",
-         EK_FAULT_INVALID_TYPE, "messages[1].content[0]"},
+         &ek_gateway_fault_invalid_type, "messages[1].content[0]"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
-         EK_FAULT_MISSING_PARAMETER, "messages[0].content[0].text"},
+         &ek_gateway_fault_missing_parameter, "messages[0].content[0].text"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":\"a\"}]}]}",
-         EK_FAULT_MISSING_PARAMETER, "messages[0].content[0].type"},
+         &ek_gateway_fault_missing_parameter, "messages[0].content[0].type"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":1}]}]}",
-         EK_FAULT_INVALID_TYPE, "messages[0].content[0].text"},
+         &ek_gateway_fault_invalid_type, "messages[0].content[0].text"},
     };
     assert_all_bad(true, cases, sizeof cases / sizeof cases[0]);
 }
@@ -165,55 +169,59 @@ static void v2_v11_names_the_field(void **state)
 {
     (void)state;
     static const bad_case cases[] = {
-        {CHAT("\"model\":1"), EK_FAULT_INVALID_TYPE, "model"},
-        {CHAT("\"temperature\":\"hot\""), EK_FAULT_INVALID_TYPE, "temperature"},
-        {CHAT("\"temperature\":-0.1"), EK_FAULT_INVALID_VALUE, "temperature"},
-        {CHAT("\"temperature\":2.1"), EK_FAULT_INVALID_VALUE, "temperature"},
-        {CHAT("\"top_p\":0"), EK_FAULT_INVALID_VALUE, "top_p"},
-        {CHAT("\"top_p\":1.1"), EK_FAULT_INVALID_VALUE, "top_p"},
-        {CHAT("\"min_p\":1"), EK_FAULT_INVALID_VALUE, "min_p"},
-        {CHAT("\"top_k\":1.5"), EK_FAULT_INVALID_TYPE, "top_k"},
-        {CHAT("\"top_k\":-2"), EK_FAULT_INVALID_VALUE, "top_k"},
-        {CHAT("\"repetition_penalty\":0"), EK_FAULT_INVALID_VALUE, "repetition_penalty"},
-        {CHAT("\"frequency_penalty\":3"), EK_FAULT_INVALID_VALUE, "frequency_penalty"},
-        {CHAT("\"presence_penalty\":[]"), EK_FAULT_INVALID_TYPE, "presence_penalty"},
-        {CHAT("\"max_tokens\":0"), EK_FAULT_INVALID_VALUE, "max_tokens"},
-        {CHAT("\"max_tokens\":-1"), EK_FAULT_INVALID_VALUE, "max_tokens"},
-        {CHAT("\"max_tokens\":1.0"), EK_FAULT_INVALID_TYPE, "max_tokens"},
-        {CHAT("\"max_tokens\":9223372036854775807"), EK_FAULT_INVALID_VALUE, "max_tokens"},
-        {CHAT("\"max_completion_tokens\":0"), EK_FAULT_INVALID_VALUE, "max_completion_tokens"},
-        {CHAT("\"n\":0"), EK_FAULT_INVALID_VALUE, "n"},
-        {CHAT("\"n\":5"), EK_FAULT_UNSUPPORTED_VALUE, "n"},
-        {CHAT("\"stream\":\"yes\""), EK_FAULT_INVALID_TYPE, "stream"},
-        {CHAT("\"stream\":1"), EK_FAULT_INVALID_TYPE, "stream"},
-        {CHAT("\"stream_options\":{\"include_usage\":true}"), EK_FAULT_INVALID_VALUE,
+        {CHAT("\"model\":1"), &ek_gateway_fault_invalid_type, "model"},
+        {CHAT("\"temperature\":\"hot\""), &ek_gateway_fault_invalid_type, "temperature"},
+        {CHAT("\"temperature\":-0.1"), &ek_gateway_fault_invalid_value, "temperature"},
+        {CHAT("\"temperature\":2.1"), &ek_gateway_fault_invalid_value, "temperature"},
+        {CHAT("\"top_p\":0"), &ek_gateway_fault_invalid_value, "top_p"},
+        {CHAT("\"top_p\":1.1"), &ek_gateway_fault_invalid_value, "top_p"},
+        {CHAT("\"min_p\":1"), &ek_gateway_fault_invalid_value, "min_p"},
+        {CHAT("\"top_k\":1.5"), &ek_gateway_fault_invalid_type, "top_k"},
+        {CHAT("\"top_k\":-2"), &ek_gateway_fault_invalid_value, "top_k"},
+        {CHAT("\"repetition_penalty\":0"), &ek_gateway_fault_invalid_value, "repetition_penalty"},
+        {CHAT("\"frequency_penalty\":3"), &ek_gateway_fault_invalid_value, "frequency_penalty"},
+        {CHAT("\"presence_penalty\":[]"), &ek_gateway_fault_invalid_type, "presence_penalty"},
+        {CHAT("\"max_tokens\":0"), &ek_gateway_fault_invalid_value, "max_tokens"},
+        {CHAT("\"max_tokens\":-1"), &ek_gateway_fault_invalid_value, "max_tokens"},
+        {CHAT("\"max_tokens\":1.0"), &ek_gateway_fault_invalid_type, "max_tokens"},
+        {CHAT("\"max_tokens\":9223372036854775807"), &ek_gateway_fault_invalid_value, "max_tokens"},
+        {CHAT("\"max_completion_tokens\":0"), &ek_gateway_fault_invalid_value,
+         "max_completion_tokens"},
+        {CHAT("\"n\":0"), &ek_gateway_fault_invalid_value, "n"},
+        {CHAT("\"n\":5"), &ek_gateway_fault_unsupported_value, "n"},
+        {CHAT("\"stream\":\"yes\""), &ek_gateway_fault_invalid_type, "stream"},
+        {CHAT("\"stream\":1"), &ek_gateway_fault_invalid_type, "stream"},
+        {CHAT("\"stream_options\":{\"include_usage\":true}"), &ek_gateway_fault_invalid_value,
          "stream_options"},
-        {CHAT("\"stream\":true,\"stream_options\":[]"), EK_FAULT_INVALID_TYPE, "stream_options"},
-        {CHAT("\"stream\":true,\"stream_options\":{\"include_usage\":1}"), EK_FAULT_INVALID_TYPE,
-         "stream_options.include_usage"},
-        {CHAT("\"seed\":\"x\""), EK_FAULT_INVALID_TYPE, "seed"},
-        {CHAT("\"seed\":1.5"), EK_FAULT_INVALID_TYPE, "seed"},
-        {CHAT("\"stop\":1"), EK_FAULT_INVALID_TYPE, "stop"},
-        {CHAT("\"stop\":\"\""), EK_FAULT_INVALID_VALUE, "stop"},
-        {CHAT("\"stop\":[\"a\",2]"), EK_FAULT_INVALID_TYPE, "stop[1]"},
-        {CHAT("\"stop\":[\"\"]"), EK_FAULT_INVALID_VALUE, "stop[0]"},
-        {CHAT("\"stop\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]"), EK_FAULT_INVALID_VALUE,
-         "stop"},
-        {CHAT("\"stop_token_ids\":[-1]"), EK_FAULT_INVALID_VALUE, "stop_token_ids"},
-        {CHAT("\"stop_token_ids\":[4294967296]"), EK_FAULT_INVALID_VALUE, "stop_token_ids"},
-        {CHAT("\"stop_token_ids\":[\"a\"]"), EK_FAULT_INVALID_TYPE, "stop_token_ids"},
-        {CHAT("\"logit_bias\":[]"), EK_FAULT_INVALID_TYPE, "logit_bias"},
-        {CHAT("\"logit_bias\":{\"x\":1}"), EK_FAULT_INVALID_VALUE, "logit_bias"},
-        {CHAT("\"logit_bias\":{\"-1\":1}"), EK_FAULT_INVALID_VALUE, "logit_bias"},
-        {CHAT("\"logit_bias\":{\"99999999999999999999999\":1}"), EK_FAULT_INVALID_VALUE,
+        {CHAT("\"stream\":true,\"stream_options\":[]"), &ek_gateway_fault_invalid_type,
+         "stream_options"},
+        {CHAT("\"stream\":true,\"stream_options\":{\"include_usage\":1}"),
+         &ek_gateway_fault_invalid_type, "stream_options.include_usage"},
+        {CHAT("\"seed\":\"x\""), &ek_gateway_fault_invalid_type, "seed"},
+        {CHAT("\"seed\":1.5"), &ek_gateway_fault_invalid_type, "seed"},
+        {CHAT("\"stop\":1"), &ek_gateway_fault_invalid_type, "stop"},
+        {CHAT("\"stop\":\"\""), &ek_gateway_fault_invalid_value, "stop"},
+        {CHAT("\"stop\":[\"a\",2]"), &ek_gateway_fault_invalid_type, "stop[1]"},
+        {CHAT("\"stop\":[\"\"]"), &ek_gateway_fault_invalid_value, "stop[0]"},
+        {CHAT("\"stop\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]"),
+         &ek_gateway_fault_invalid_value, "stop"},
+        {CHAT("\"stop_token_ids\":[-1]"), &ek_gateway_fault_invalid_value, "stop_token_ids"},
+        {CHAT("\"stop_token_ids\":[4294967296]"), &ek_gateway_fault_invalid_value,
+         "stop_token_ids"},
+        {CHAT("\"stop_token_ids\":[\"a\"]"), &ek_gateway_fault_invalid_type, "stop_token_ids"},
+        {CHAT("\"logit_bias\":[]"), &ek_gateway_fault_invalid_type, "logit_bias"},
+        {CHAT("\"logit_bias\":{\"x\":1}"), &ek_gateway_fault_invalid_value, "logit_bias"},
+        {CHAT("\"logit_bias\":{\"-1\":1}"), &ek_gateway_fault_invalid_value, "logit_bias"},
+        {CHAT("\"logit_bias\":{\"99999999999999999999999\":1}"), &ek_gateway_fault_invalid_value,
          "logit_bias"},
-        {CHAT("\"logit_bias\":{\"1\":\"a\"}"), EK_FAULT_INVALID_TYPE, "logit_bias"},
-        {CHAT("\"logit_bias\":{\"1\":101}"), EK_FAULT_INVALID_VALUE, "logit_bias"},
-        {CHAT("\"logprobs\":3"), EK_FAULT_INVALID_TYPE, "logprobs"},
-        {CHAT("\"top_logprobs\":3"), EK_FAULT_INVALID_VALUE, "top_logprobs"},
-        {CHAT("\"logprobs\":true,\"top_logprobs\":21"), EK_FAULT_INVALID_VALUE, "top_logprobs"},
-        {CHAT("\"response_format\":\"text\""), EK_FAULT_INVALID_TYPE, "response_format"},
-        {CHAT("\"modalities\":\"text\""), EK_FAULT_INVALID_TYPE, "modalities"},
+        {CHAT("\"logit_bias\":{\"1\":\"a\"}"), &ek_gateway_fault_invalid_type, "logit_bias"},
+        {CHAT("\"logit_bias\":{\"1\":101}"), &ek_gateway_fault_invalid_value, "logit_bias"},
+        {CHAT("\"logprobs\":3"), &ek_gateway_fault_invalid_type, "logprobs"},
+        {CHAT("\"top_logprobs\":3"), &ek_gateway_fault_invalid_value, "top_logprobs"},
+        {CHAT("\"logprobs\":true,\"top_logprobs\":21"), &ek_gateway_fault_invalid_value,
+         "top_logprobs"},
+        {CHAT("\"response_format\":\"text\""), &ek_gateway_fault_invalid_type, "response_format"},
+        {CHAT("\"modalities\":\"text\""), &ek_gateway_fault_invalid_type, "modalities"},
     };
     assert_all_bad(true, cases, sizeof cases / sizeof cases[0]);
 }
@@ -223,43 +231,47 @@ static void v7_refuses_what_it_cannot_do(void **state)
 {
     (void)state;
     static const bad_case cases[] = {
-        {CHAT("\"tools\":[{\"type\":\"function\"}]"), EK_FAULT_UNSUPPORTED_VALUE, "tools"},
-        {CHAT("\"tool_choice\":\"required\""), EK_FAULT_UNSUPPORTED_VALUE, "tool_choice"},
-        {CHAT("\"functions\":[{}]"), EK_FAULT_UNSUPPORTED_VALUE, "functions"},
-        {CHAT("\"response_format\":{\"type\":\"json_object\"}"), EK_FAULT_UNSUPPORTED_VALUE,
-         "response_format.type"},
+        {CHAT("\"tools\":[{\"type\":\"function\"}]"), &ek_gateway_fault_unsupported_value, "tools"},
+        {CHAT("\"tool_choice\":\"required\""), &ek_gateway_fault_unsupported_value, "tool_choice"},
+        {CHAT("\"functions\":[{}]"), &ek_gateway_fault_unsupported_value, "functions"},
+        {CHAT("\"response_format\":{\"type\":\"json_object\"}"),
+         &ek_gateway_fault_unsupported_value, "response_format.type"},
         {CHAT("\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}"),
-         EK_FAULT_UNSUPPORTED_VALUE, "response_format.type"},
-        {CHAT("\"modalities\":[\"text\",\"audio\"]"), EK_FAULT_UNSUPPORTED_VALUE, "modalities"},
-        {CHAT("\"audio\":{\"voice\":\"a\"}"), EK_FAULT_UNSUPPORTED_VALUE, "audio"},
-        {CHAT("\"web_search_options\":{}"), EK_FAULT_UNSUPPORTED_VALUE, "web_search_options"},
-        {CHAT("\"reasoning_effort\":\"high\""), EK_FAULT_UNSUPPORTED_VALUE, "reasoning_effort"},
-        {CHAT("\"verbosity\":\"low\""), EK_FAULT_UNSUPPORTED_VALUE, "verbosity"},
-        {CHAT("\"min_tokens\":3"), EK_FAULT_UNSUPPORTED_VALUE, "min_tokens"},
+         &ek_gateway_fault_unsupported_value, "response_format.type"},
+        {CHAT("\"modalities\":[\"text\",\"audio\"]"), &ek_gateway_fault_unsupported_value,
+         "modalities"},
+        {CHAT("\"audio\":{\"voice\":\"a\"}"), &ek_gateway_fault_unsupported_value, "audio"},
+        {CHAT("\"web_search_options\":{}"), &ek_gateway_fault_unsupported_value,
+         "web_search_options"},
+        {CHAT("\"reasoning_effort\":\"high\""), &ek_gateway_fault_unsupported_value,
+         "reasoning_effort"},
+        {CHAT("\"verbosity\":\"low\""), &ek_gateway_fault_unsupported_value, "verbosity"},
+        {CHAT("\"min_tokens\":3"), &ek_gateway_fault_unsupported_value, "min_tokens"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]"
          "}]}",
-         EK_FAULT_UNSUPPORTED_VALUE, "messages[0].content[0].type"},
+         &ek_gateway_fault_unsupported_value, "messages[0].content[0].type"},
         {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]}",
-         EK_FAULT_UNSUPPORTED_VALUE, "messages[0].tool_calls"},
+         &ek_gateway_fault_unsupported_value, "messages[0].tool_calls"},
     };
     assert_all_bad(true, cases, sizeof cases / sizeof cases[0]);
     static const bad_case completions[] = {
-        {"{}", EK_FAULT_MISSING_PARAMETER, "prompt"},
-        {"{\"prompt\":1}", EK_FAULT_INVALID_TYPE, "prompt"},
-        {"{\"prompt\":[]}", EK_FAULT_INVALID_VALUE, "prompt"},
-        {"{\"prompt\":[\"a\",1]}", EK_FAULT_INVALID_TYPE, "prompt[1]"},
-        {"{\"prompt\":[[]]}", EK_FAULT_INVALID_VALUE, "prompt[0]"},
-        {"{\"prompt\":[1,\"a\"]}", EK_FAULT_INVALID_TYPE, "prompt"},
-        {"{\"prompt\":[1,-2]}", EK_FAULT_INVALID_VALUE, "prompt"},
-        {"{\"prompt\":[[1],[1.5]]}", EK_FAULT_INVALID_TYPE, "prompt[1]"},
-        {"{\"prompt\":[\"1\",\"2\",\"3\",\"4\",\"5\"]}", EK_FAULT_UNSUPPORTED_VALUE, "prompt"},
-        {"{\"prompt\":[\"1\",\"2\",\"3\"],\"n\":2}", EK_FAULT_UNSUPPORTED_VALUE, "n"},
-        {COMPLETION("\"suffix\":\"x\""), EK_FAULT_UNSUPPORTED_VALUE, "suffix"},
-        {COMPLETION("\"best_of\":3"), EK_FAULT_UNSUPPORTED_VALUE, "best_of"},
-        {COMPLETION("\"logprobs\":true"), EK_FAULT_INVALID_TYPE, "logprobs"},
-        {COMPLETION("\"logprobs\":21"), EK_FAULT_INVALID_VALUE, "logprobs"},
-        {COMPLETION("\"echo\":true,\"logprobs\":1"), EK_FAULT_UNSUPPORTED_VALUE, "echo"},
-        {COMPLETION("\"echo\":1"), EK_FAULT_INVALID_TYPE, "echo"},
+        {"{}", &ek_gateway_fault_missing_parameter, "prompt"},
+        {"{\"prompt\":1}", &ek_gateway_fault_invalid_type, "prompt"},
+        {"{\"prompt\":[]}", &ek_gateway_fault_invalid_value, "prompt"},
+        {"{\"prompt\":[\"a\",1]}", &ek_gateway_fault_invalid_type, "prompt[1]"},
+        {"{\"prompt\":[[]]}", &ek_gateway_fault_invalid_value, "prompt[0]"},
+        {"{\"prompt\":[1,\"a\"]}", &ek_gateway_fault_invalid_type, "prompt"},
+        {"{\"prompt\":[1,-2]}", &ek_gateway_fault_invalid_value, "prompt"},
+        {"{\"prompt\":[[1],[1.5]]}", &ek_gateway_fault_invalid_type, "prompt[1]"},
+        {"{\"prompt\":[\"1\",\"2\",\"3\",\"4\",\"5\"]}", &ek_gateway_fault_unsupported_value,
+         "prompt"},
+        {"{\"prompt\":[\"1\",\"2\",\"3\"],\"n\":2}", &ek_gateway_fault_unsupported_value, "n"},
+        {COMPLETION("\"suffix\":\"x\""), &ek_gateway_fault_unsupported_value, "suffix"},
+        {COMPLETION("\"best_of\":3"), &ek_gateway_fault_unsupported_value, "best_of"},
+        {COMPLETION("\"logprobs\":true"), &ek_gateway_fault_invalid_type, "logprobs"},
+        {COMPLETION("\"logprobs\":21"), &ek_gateway_fault_invalid_value, "logprobs"},
+        {COMPLETION("\"echo\":true,\"logprobs\":1"), &ek_gateway_fault_unsupported_value, "echo"},
+        {COMPLETION("\"echo\":1"), &ek_gateway_fault_invalid_type, "echo"},
     };
     assert_all_bad(false, completions, sizeof completions / sizeof completions[0]);
 }
@@ -296,11 +308,12 @@ static void v6_counts_or_refuses_unknown_fields(void **state)
     ek_gen_request request = assert_good(true, body, &lenient);
     assert_int_equal(request.n_ignored, 3);
     ek_gateway_gen_fini(&request);
-    assert_bad(true, body, strlen(body), &strict, EK_FAULT_UNKNOWN_PARAMETER, "foo");
+    assert_bad(true, body, strlen(body), &strict, &ek_gateway_fault_unknown_parameter, "foo");
     const char *inner = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"bar\":2}]}";
-    assert_bad(true, inner, strlen(inner), &strict, EK_FAULT_UNKNOWN_PARAMETER, "messages[0].bar");
+    assert_bad(true, inner, strlen(inner), &strict, &ek_gateway_fault_unknown_parameter,
+               "messages[0].bar");
     const char *options = CHAT("\"stream\":true,\"stream_options\":{\"baz\":3}");
-    assert_bad(true, options, strlen(options), &strict, EK_FAULT_UNKNOWN_PARAMETER,
+    assert_bad(true, options, strlen(options), &strict, &ek_gateway_fault_unknown_parameter,
                "stream_options.baz");
     /* A name that is itself an attack on the reply stays bounded. */
     enum { BYTES = 100000 };
@@ -310,7 +323,7 @@ static void v6_counts_or_refuses_unknown_fields(void **state)
     memcpy(huge + BYTES - 4, "\":1}", 4);
     ek_fault fault;
     assert_false(parse(true, huge, BYTES, &strict, &request, &fault));
-    assert_int_equal(fault.kind, EK_FAULT_UNKNOWN_PARAMETER);
+    assert_int_equal(fault.kind, &ek_gateway_fault_unknown_parameter);
     free(huge);
 }
 
@@ -369,7 +382,7 @@ static void joins_content_parts(void **state)
                "{\"role\":\"user\",\"content\":\"9\"}]}",
                strlen("{\"messages\":[") + 9 * strlen("{\"role\":\"user\",\"content\":\"1\"}") + 8 +
                    2,
-               &lenient, EK_FAULT_INVALID_VALUE, "messages");
+               &lenient, &ek_gateway_fault_invalid_value, "messages");
 }
 
 static void reads_every_kind_of_prompt(void **state)

@@ -1,0 +1,100 @@
+#include "http/json_out.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static bool is_tail(unsigned char c)
+{
+    return (c & 0xc0) == 0x80;
+}
+
+size_t ek_http_utf8_char(ek_str text)
+{
+    const unsigned char *s = (const unsigned char *)text.data;
+    if (text.len == 0) return 0;
+    if (s[0] < 0x80) return 1;
+    if (s[0] < 0xc2 || s[0] > 0xf4) return 0;
+    if (text.len < 2 || !is_tail(s[1])) return 0;
+    if (s[0] < 0xe0) return 2;
+    if (s[0] == 0xe0 && s[1] < 0xa0) return 0; /* overlong */
+    if (s[0] == 0xed && s[1] > 0x9f) return 0; /* surrogate */
+    if (text.len < 3 || !is_tail(s[2])) return 0;
+    if (s[0] < 0xf0) return 3;
+    if (s[0] == 0xf0 && s[1] < 0x90) return 0; /* overlong */
+    if (s[0] == 0xf4 && s[1] > 0x8f) return 0; /* beyond U+10FFFF */
+    if (text.len < 4 || !is_tail(s[3])) return 0;
+    return 4;
+}
+
+/* Short escapes of the ASCII range; NULL: as it is, or \u00XX for the other control characters. */
+static const char *short_escape(unsigned char c)
+{
+    switch (c) {
+    case '"': return "\\\"";
+    case '\\': return "\\\\";
+    case '\n': return "\\n";
+    case '\r': return "\\r";
+    case '\t': return "\\t";
+    case '\b': return "\\b";
+    case '\f': return "\\f";
+    default: return NULL;
+    }
+}
+
+static bool is_plain(unsigned char c)
+{
+    return c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
+}
+
+/* Characters that end a line somewhere, though JSON allows them raw. */
+static const char *line_break_escape(ek_str c)
+{
+    if (c.len == 2 && memcmp(c.data, "\xc2\x85", 2) == 0) return "\\u0085";
+    if (c.len == 3 && memcmp(c.data, "\xe2\x80\xa8", 3) == 0) return "\\u2028";
+    if (c.len == 3 && memcmp(c.data, "\xe2\x80\xa9", 3) == 0) return "\\u2029";
+    return NULL;
+}
+
+void ek_http_json_escape(ek_buf *buf, ek_str text)
+{
+    size_t i = 0;
+    while (i < text.len) {
+        size_t run = i;
+        while (run < text.len && is_plain((unsigned char)text.data[run]))
+            run++;
+        ek_http_buf_add(buf, (ek_str){text.data + i, run - i});
+        i = run;
+        if (i == text.len) break;
+        unsigned char c = (unsigned char)text.data[i];
+        size_t n = ek_http_utf8_char((ek_str){text.data + i, text.len - i});
+        const char *escape =
+            n > 1 ? line_break_escape((ek_str){text.data + i, n}) : short_escape(c);
+        if (n == 0) {
+            ek_http_buf_addz(buf, "\\ufffd");
+        } else if (escape) {
+            ek_http_buf_addz(buf, escape);
+        } else if (n == 1) {
+            ek_http_buf_addf(buf, "\\u%04x", c);
+        } else {
+            ek_http_buf_add(buf, (ek_str){text.data + i, n});
+        }
+        i += n ? n : 1;
+    }
+}
+
+void ek_http_json_string(ek_buf *buf, ek_str text)
+{
+    ek_http_buf_addz(buf, "\"");
+    ek_http_json_escape(buf, text);
+    ek_http_buf_addz(buf, "\"");
+}
+
+void ek_http_json_int(ek_buf *buf, int64_t value)
+{
+    ek_http_buf_addf(buf, "%" PRId64, value);
+}
+
+void ek_http_json_number(ek_buf *buf, double value)
+{
+    ek_http_buf_addf(buf, "%.6g", isfinite(value) ? value : 0.0);
+}

@@ -1,0 +1,208 @@
+/*
+ * The small text tools: JSON escaping (whatever goes in, valid one-line JSON comes out), growable
+ * buffers, percent- decoding, queries and durations, request ids.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "http/buf.h"
+#include "http/json_out.h"
+#include "http/request_id.h"
+#include "http/uri.h"
+
+static void assert_string(ek_str text, const char *expected)
+{
+    ek_buf json = {0};
+    ek_http_json_string(&json, text);
+    assert_false(json.failed);
+    ek_http_buf_add(&json, (ek_str){"", 1});
+    assert_string_equal(json.data, expected);
+    ek_http_buf_fini(&json);
+}
+
+/* S10: what splits lines or ends strings in some client is escaped. */
+static void escapes_what_clients_stumble_over(void **state)
+{
+    (void)state;
+    assert_string(EK_STR(""), "\"\"");
+    assert_string(EK_STR("plain"), "\"plain\"");
+    assert_string(EK_STR("a\"b\\c\n\r\t\b\f"), "\"a\\\"b\\\\c\\n\\r\\t\\b\\f\"");
+    assert_string((ek_str){"a\0b", 3}, "\"a\\u0000b\"");
+    assert_string(EK_STR("\x01\x1f\x7f"), "\"\\u0001\\u001f\\u007f\"");
+    assert_string(EK_STR("x\xc2\x85y"), "\"x\\u0085y\"");
+    assert_string(EK_STR("\xe2\x80\xa8\xe2\x80\xa9"), "\"\\u2028\\u2029\"");
+    assert_string(EK_STR("h\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa7"),
+                  "\"h\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa7\"");
+}
+
+static void replaces_what_is_not_utf8(void **state)
+{
+    (void)state;
+    assert_string(EK_STR("a\xff"
+                         "b"),
+                  "\"a\\ufffdb\"");
+    assert_string(EK_STR("\xf0\x9f"), "\"\\ufffd\\ufffd\"");            /* cut off */
+    assert_string(EK_STR("\xc0\xaf"), "\"\\ufffd\\ufffd\"");            /* overlong */
+    assert_string(EK_STR("\xe0\x80\xaf"), "\"\\ufffd\\ufffd\\ufffd\""); /* overlong */
+    assert_string(EK_STR("\xed\xa0\x80"), "\"\\ufffd\\ufffd\\ufffd\""); /* surrogate */
+    assert_string(EK_STR("\xf4\x90\x80\x80"), "\"\\ufffd\\ufffd\\ufffd\\ufffd\"");
+    assert_string(EK_STR("\xf0\x80\x80\x80"), "\"\\ufffd\\ufffd\\ufffd\\ufffd\"");
+    assert_string(EK_STR("\xf4\x8f\xbf\xbf"), "\"\xf4\x8f\xbf\xbf\""); /* the last character */
+}
+
+/*
+ * Random bytes: the result always parses, holds no raw line break, and valid text comes back
+ * unchanged.
+ */
+static void always_writes_valid_json(void **state)
+{
+    (void)state;
+    ek_rng rng;
+    ek_rng_init(&rng, 7);
+    for (int i = 0; i < 20000; i++) {
+        char bytes[24];
+        size_t n = ek_rng_below(&rng, sizeof bytes);
+        for (size_t k = 0; k < n; k++)
+            bytes[k] = (char)ek_rng_below(&rng, i % 2 ? 256 : 128);
+        ek_buf json = {0};
+        ek_http_json_string(&json, (ek_str){bytes, n});
+        assert_null(memchr(json.data, '\n', json.len));
+        json_t *parsed = json_loadb(json.data, json.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        assert_non_null(parsed);
+        if (i % 2 == 0) {
+            assert_int_equal(json_string_length(parsed), n);
+            if (n) assert_memory_equal(json_string_value(parsed), bytes, n);
+        }
+        json_decref(parsed);
+        ek_http_buf_fini(&json);
+    }
+}
+
+static void writes_numbers(void **state)
+{
+    (void)state;
+    ek_buf json = {0};
+    ek_http_json_int(&json, INT64_MIN);
+    ek_http_buf_addz(&json, " ");
+    ek_http_json_number(&json, -9999.0);
+    ek_http_buf_addz(&json, " ");
+    ek_http_json_number(&json, -0.25);
+    ek_http_buf_addz(&json, " ");
+    ek_http_json_number(&json, (double)-INFINITY);
+    ek_http_buf_addz(&json, " ");
+    ek_http_json_number(&json, (double)NAN);
+    ek_http_buf_add(&json, (ek_str){"", 1});
+    assert_string_equal(json.data, "-9223372036854775808 -9999 -0.25 0 0");
+    ek_http_buf_fini(&json);
+}
+
+static void buffers_grow_and_remember_failure(void **state)
+{
+    (void)state;
+    ek_buf buf = {0};
+    for (int i = 0; i < 1000; i++)
+        ek_http_buf_addf(&buf, "%d,", i);
+    assert_int_equal(buf.len, 10 * 2 + 90 * 3 + 900 * 4);
+    ek_http_buf_consume(&buf, 2);
+    assert_memory_equal(buf.data, "1,2,", 4);
+    assert_false(buf.failed);
+    assert_false(ek_http_buf_reserve(&buf, SIZE_MAX - 10));
+    assert_true(buf.failed);
+    size_t len = buf.len;
+    ek_http_buf_addz(&buf, "ignored");
+    assert_int_equal(buf.len, len);
+    ek_http_buf_clear(&buf);
+    ek_http_buf_addz(&buf, "again");
+    assert_int_equal(buf.len, 5);
+    ek_http_buf_fini(&buf);
+}
+
+static void decodes_percents(void **state)
+{
+    (void)state;
+    char text[16];
+    size_t n = 0;
+    assert_int_equal(ek_http_uri_decode(EK_STR("a%2Fb%3ac"), text, sizeof text, &n), EK_OK);
+    assert_int_equal(n, 5);
+    assert_memory_equal(text, "a/b:c", 5);
+    assert_int_equal(ek_http_uri_decode(EK_STR("%"), text, sizeof text, &n), EK_EFORMAT);
+    assert_int_equal(ek_http_uri_decode(EK_STR("%2"), text, sizeof text, &n), EK_EFORMAT);
+    assert_int_equal(ek_http_uri_decode(EK_STR("%zz"), text, sizeof text, &n), EK_EFORMAT);
+    assert_int_equal(ek_http_uri_decode(EK_STR("a%00b"), text, sizeof text, &n), EK_EFORMAT);
+    assert_int_equal(ek_http_uri_decode(EK_STR("12345678901234567"), text, sizeof text, &n),
+                     EK_ERANGE);
+}
+
+static void finds_query_values(void **state)
+{
+    (void)state;
+    ek_str value;
+    assert_true(ek_http_uri_query(EK_STR("a=1&window=10s&b"), "window", &value));
+    assert_true(ek_str_eqz(value, "10s"));
+    assert_true(ek_http_uri_query(EK_STR("a=1&b"), "b", &value));
+    assert_int_equal(value.len, 0);
+    assert_true(ek_http_uri_query(EK_STR("a="), "a", &value));
+    assert_int_equal(value.len, 0);
+    assert_false(ek_http_uri_query(EK_STR("xa=1&&"), "a", &value));
+    assert_false(ek_http_uri_query((ek_str){0}, "a", &value));
+}
+
+static void reads_durations(void **state)
+{
+    (void)state;
+    int64_t us = 0;
+    assert_int_equal(ek_http_uri_duration_us(EK_STR("10s"), &us), EK_OK);
+    assert_int_equal(us, 10000000);
+    assert_int_equal(ek_http_uri_duration_us(EK_STR("500ms"), &us), EK_OK);
+    assert_int_equal(us, 500000);
+    assert_int_equal(ek_http_uri_duration_us(EK_STR("2m"), &us), EK_OK);
+    assert_int_equal(us, 120000000);
+    assert_int_equal(ek_http_uri_duration_us(EK_STR("3"), &us), EK_OK);
+    assert_int_equal(us, 3000000);
+    assert_int_equal(ek_http_uri_duration_us(EK_STR(""), &us), EK_EFORMAT);
+    assert_int_equal(ek_http_uri_duration_us(EK_STR("-1s"), &us), EK_EFORMAT);
+    assert_int_equal(ek_http_uri_duration_us(EK_STR("1h"), &us), EK_EFORMAT);
+    assert_int_equal(ek_http_uri_duration_us(EK_STR("99999999999999999999s"), &us), EK_ERANGE);
+    assert_int_equal(ek_http_uri_duration_us(EK_STR("86401s"), &us), EK_ERANGE);
+}
+
+static void checks_request_ids(void **state)
+{
+    (void)state;
+    char long_id[EK_REQUEST_ID_MAX + 2];
+    memset(long_id, 'a', sizeof long_id);
+    assert_true(ek_http_request_id_ok((ek_str){long_id, EK_REQUEST_ID_MAX}));
+    assert_false(ek_http_request_id_ok((ek_str){long_id, EK_REQUEST_ID_MAX + 1}));
+    assert_true(ek_http_request_id_ok(EK_STR("A-z_0.9:x")));
+    assert_false(ek_http_request_id_ok(EK_STR("")));
+    assert_false(ek_http_request_id_ok(EK_STR("a b")));
+    assert_false(ek_http_request_id_ok(EK_STR("a\xc3\xa9")));
+    char one[EK_REQUEST_ID_MAX + 1], two[EK_REQUEST_ID_MAX + 1];
+    ek_http_request_id(one);
+    ek_http_request_id(two);
+    assert_true(ek_http_request_id_ok(ek_str_from(one)));
+    assert_string_not_equal(one, two);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(escapes_what_clients_stumble_over),
+        cmocka_unit_test(replaces_what_is_not_utf8),
+        cmocka_unit_test(always_writes_valid_json),
+        cmocka_unit_test(writes_numbers),
+        cmocka_unit_test(buffers_grow_and_remember_failure),
+        cmocka_unit_test(decodes_percents),
+        cmocka_unit_test(finds_query_values),
+        cmocka_unit_test(reads_durations),
+        cmocka_unit_test(checks_request_ids),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
