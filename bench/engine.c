@@ -98,12 +98,14 @@ static ek_status set_up_parts(bench *b, ek_arena *perm, ek_err *err)
     if (status != EK_OK) return ek_err_set(err, status, "this machine cannot run those kernels");
     status = ek_sys_pool_create(b->n_threads, false, &b->pool);
     if (status != EK_OK) return ek_err_set(err, status, "no %d threads", b->n_threads);
+    const ek_expert_local_params local = {
+        .model = b->file->model, .kernels = &b->kernels, .pool = b->pool, .n_devices = 1};
     status = ek_engine_kv_create(&kv, &b->kv, err);
     if (status == EK_OK)
         status = ek_route_create(&gate, p->n_layers, &route, perm, &b->router, err);
     if (status == EK_OK)
         status =
-            ek_expert_local_create(b->file->model, &b->kernels, b->pool, NULL, &b->dispatcher, err);
+            ek_expert_local_create(&local, &b->dispatcher, err);
     return status;
 }
 

@@ -49,6 +49,9 @@ const ek_config_section ek_config_sections[] = {
     {"log", "Where the program writes what it does: one line per event, logfmt."},
     {"engine", "How the model is computed."},
     {"routing", "Which experts a token goes to. docs/ROUTING.md tells how these work together."},
+    {"experts",
+     "How experts are shared out over devices, and kept even. docs/ROUTING.md tells when "
+     "that pays."},
     {"gateway", "The HTTP side: addresses, limits and time limits."},
 };
 const int32_t ek_config_n_sections = EK_COUNT_OF(ek_config_sections);
@@ -128,6 +131,31 @@ const ek_config_key ek_config_keys[] = {
     /* clang-format off */
     EK_ROUTE_PARAM_TABLE(ROUTE_REAL, ROUTE_COUNT, ROUTE_TIME)
     /* clang-format on */
+
+    {"experts", "devices", EK_CONFIG_INT, AT(int32_t, engine.keel.n_devices), "1", 1,
+     EK_KEEL_DEVICES_MAX,
+     .help =
+         "Devices that each layer's experts are divided between. On one machine these are groups "
+         "of `engine.threads`, each of which computes its own experts; with 1 all threads "
+         "compute all of them, and there is nothing to keep even."},
+    {"experts", "slots", EK_CONFIG_INT, AT(int32_t, engine.keel.n_slots), "auto", 1, 1 << 20,
+     "auto",
+     .help = "Places of each layer, of all devices together: one for each expert, and more for "
+             "replicas. `auto` is an eighth more than there are experts."},
+    {"experts", "rebalance", EK_CONFIG_BOOL, AT(bool, engine.keel.rebalance), "true",
+     .help = "Move replicas when traffic makes that worth while."},
+    {"experts", "window", EK_CONFIG_DURATION, AT(int64_t, engine.keel.window_us), "1s", 100 * MS,
+     10 * MINUTES,
+     .help = "Counts of so long are looked at together, for alerts and for rebalancing."},
+    {"experts", "rebalance_horizon", EK_CONFIG_DURATION, AT(int64_t, engine.keel.horizon_us), "60s",
+     1 * SECONDS, 24 * HOURS,
+     .help = "For so long traffic is believed to stay what it is: what a move saves within it has "
+             "to be more than it costs."},
+    {"experts", "rebalance_min_gain", EK_CONFIG_REAL, AT(double, engine.keel.min_gain), "0.02", 0,
+     MILLIONTHS(10),
+     .help = "Nothing moves for less: how far the busiest device over the mean has to fall."},
+    {"experts", "rebalance_pause", EK_CONFIG_DURATION, AT(int64_t, engine.keel.pause_us), "1s", 0,
+     1 * HOURS, .help = "A layer is left alone for so long after it was rebalanced."},
 
     {"gateway", "listen", EK_CONFIG_TEXT, AT(const char *, gateway.listen), "127.0.0.1:8080", 1,
      .help = "Address of the API: `host:port`, `[ipv6]:port`, or `:port` for all addresses; port 0 "

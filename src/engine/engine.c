@@ -67,6 +67,9 @@ static ek_status resolve_params(ek_engine *engine, const ek_engine_params *param
     /* No step can have more prompt tokens than all places together hold. */
     int64_t most = (int64_t)own->context_tokens * own->running_max;
     if (own->prefill_chunk_tokens > most) own->prefill_chunk_tokens = (int32_t)most;
+    ek_status status = ek_keel_check(&own->keel, engine->shape.n_experts, err);
+    if (status != EK_OK) return status;
+    own->keel.n_slots = ek_keel_slots(&own->keel, engine->shape.n_experts);
     engine->sched = (ek_sched_params){
         .running_max = own->running_max,
         .step_tokens_max = own->running_max + own->prefill_chunk_tokens,
@@ -74,6 +77,35 @@ static ek_status resolve_params(ek_engine *engine, const ek_engine_params *param
         .kv_block_tokens = own->kv_block_tokens,
     };
     return EK_OK;
+}
+
+/* ---- what is kept even ---- */
+
+/* Rough rates of one thread: rebalancing weighs seconds of work against seconds of moving. */
+#define OPS_PER_S        100e9
+#define LINK_BYTES_PER_S 10e9
+/* Rows of one expert that take a thread as long as reading its weights at 4.5 bits. */
+#define KNEE_ROWS 8
+
+static ek_keel_setup keel_setup(const ek_engine *engine)
+{
+    const ek_model_params *p = &engine->file->model->params;
+    double threads_per_device = (double)engine->params.n_threads / engine->params.keel.n_devices;
+    double n_weights = 3.0 * p->d_model * p->expert_ff; /* gate, up and down */
+    double bytes_per_weight = (double)p->weight_bytes / (double)p->n_params_total;
+    return (ek_keel_setup){
+        .n_layers = p->n_layers,
+        .n_experts = p->n_experts,
+        .top_k = p->top_k,
+        .n_threads = engine->params.n_threads,
+        .knee = KNEE_ROWS,
+        .bytes_per_expert = (int64_t)(n_weights * bytes_per_weight),
+        .seconds_per_row = 2.0 * n_weights / (OPS_PER_S * threads_per_device),
+        .link_bytes_per_s = LINK_BYTES_PER_S,
+        .sample_us = engine->params.route.sample_us,
+        .experts = engine->stats,
+        .devices = engine->device_stats,
+    };
 }
 
 /* ---- memory ---- */
@@ -93,7 +125,11 @@ static size_t region_bytes(const ek_engine *engine, bool has_metrics)
     size_t bytes = PARTS_BYTES + (has_metrics ? 0 : EK_METRICS_BYTES_MAX);
     const ek_route_gate gate = ek_engine_gate_of(&engine->file->model->params);
     bytes += ek_route_bytes(&gate, engine->shape.n_layers);
-    bytes += ek_telemetry_experts_bytes(engine->shape.n_layers, engine->shape.n_experts);
+    const ek_keel_setup keel = keel_setup(engine);
+    bytes += ek_telemetry_experts_bytes(keel.n_layers, keel.n_experts);
+    bytes += ek_telemetry_experts_bytes(keel.n_layers, engine->params.keel.n_devices);
+    bytes += ek_keel_bytes(&engine->params.keel, &keel);
+    bytes += ek_engine_evenness_bytes(keel.n_layers, engine->params.keel.n_slots);
     bytes += n_running * (size_t)engine->shape.n_vocab * sizeof(float);
     bytes += (size_t)engine->params.n_threads * (scratch_bytes(engine) + sizeof(ek_arena));
     return bytes + n_running * (sizeof(ek_sched_running) + sizeof(ek_sched_pick) + sizeof(int32_t) +
@@ -164,9 +200,22 @@ static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
     if (status != EK_OK) return status;
     status = ek_telemetry_experts_create(model->params.n_layers, model->params.n_experts, arena,
                                          &engine->stats);
+    if (status == EK_OK)
+        status = ek_telemetry_experts_create(model->params.n_layers, params->keel.n_devices, arena,
+                                             &engine->device_stats);
     if (status != EK_OK) return ek_err_set(err, status, "too many experts to count");
-    return ek_expert_local_create(model, &engine->kernels, engine->pool, engine->stats,
-                                  &engine->dispatcher, err);
+    const ek_keel_setup keel = keel_setup(engine);
+    status = ek_keel_create(&params->keel, &keel, arena, &engine->keel, err);
+    if (status != EK_OK) return status;
+    const ek_expert_local_params local = {
+        .model = model,
+        .kernels = &engine->kernels,
+        .pool = engine->pool,
+        .n_devices = params->keel.n_devices,
+        .stats = engine->stats,
+        .device_stats = engine->device_stats,
+    };
+    return ek_expert_local_create(&local, &engine->dispatcher, err);
 }
 
 static ek_kv_params kv_params(const ek_engine *engine, int32_t n_blocks)
@@ -193,6 +242,7 @@ static ek_forward_params forward_params(const ek_engine *engine)
         .kv = engine->kv,
         .router = engine->router,
         .dispatcher = engine->dispatcher,
+        .keel = engine->keel,
         .stats = engine->stats,
         .batch_tokens_max = engine->sched.step_tokens_max,
         .context_tokens = engine->params.context_tokens,
@@ -258,6 +308,8 @@ static ek_status open_exchange(ek_engine *engine, ek_metrics *metrics, ek_arena 
     if (!metrics) status = ek_telemetry_metrics_create(arena, &metrics);
     if (status == EK_OK) {
         ek_engine_meters_init(&engine->meters, metrics);
+        ek_engine_evenness_init(&engine->evenness, engine->router, engine->keel,
+                                engine->shape.n_layers, engine->shape.n_experts, metrics, arena);
         ek_engine_crew_deliver(engine); /* the gauges' first values */
     }
     /* Room for every request inside, and one nudge. */
@@ -353,6 +405,7 @@ void ek_engine_destroy(ek_engine *engine)
     ek_sys_pool_destroy(engine->pool);
     ek_sys_queue_destroy(engine->inbox);
     ek_engine_news_fini(&engine->news);
+    ek_engine_evenness_fini(&engine->evenness);
     ek_expert_model_close(engine->file);
     ek_sys_region_close(&engine->region);
     ek_sys_region home = engine->home;
@@ -406,6 +459,21 @@ void ek_engine_info_get(const ek_engine *engine, ek_engine_info *out_info)
 ek_expert_stats *ek_engine_experts(ek_engine *engine)
 {
     return engine->stats;
+}
+
+ek_expert_stats *ek_engine_devices(ek_engine *engine)
+{
+    return engine->device_stats;
+}
+
+ek_load_view *ek_engine_load_view(ek_engine *engine)
+{
+    return ek_keel_load(engine->keel);
+}
+
+ek_status ek_engine_route_switch(ek_engine *engine, const ek_route_params *params, ek_err *err)
+{
+    return ek_route_switch(engine->router, params, err);
 }
 
 void ek_engine_load_get(const ek_engine *engine, ek_engine_load *out_load)

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "engine/evenness.h"
 #include "engine/forward.h"
 #include "engine/kv.h"
 #include "engine/meters.h"
@@ -70,6 +71,8 @@ struct ek_engine {
     ek_sys_pool *pool;
     ek_router *router;
     ek_expert_stats *stats;
+    ek_expert_stats *device_stats;
+    ek_keel *keel;
     ek_dispatcher *dispatcher;
     ek_kv *kv;
     ek_forward *forward;
@@ -90,6 +93,7 @@ struct ek_engine {
     ek_sys_thread thread;
     ek_crew crew;
     ek_step step;
+    ek_evenness evenness;
     int64_t tick_us; /* when the next tick is due */
 };
 

@@ -8,6 +8,7 @@
 #include "quant/convert.h"
 #include "sys/clock.h"
 
+#define NS_PER_US        1000
 #define BATCH_TOKENS_MAX (1 << 20)
 #define BLOCK_TOKENS_MIN 16 /* that a configuration can ask for */
 
@@ -147,9 +148,11 @@ static void lay_out_batch(carve *c, ek_forward *f)
     f->v = TAKE(&attention, float, rows *(size_t)(p->n_kv_heads * p->head_dim_v));
     f->attended = take_act(&attention, n, p->n_heads * p->head_dim_v, f->attended_int8);
     ek_route_gate gate = ek_engine_gate_of(p);
+    size_t share_bytes = f->params.keel ? ek_keel_share_bytes(f->params.keel)
+                                        : ek_keel_shares_bytes(p->n_experts, p->n_experts, 1);
     /* A layer's plan, and that of one round of what it defers. */
-    f->step_bytes =
-        2 * ek_route_plan_bytes(&gate, n) + ek_expert_step_bytes(f->params.dispatcher, n);
+    f->step_bytes = 2 * (ek_route_plan_bytes(&gate, n) + share_bytes) +
+                    ek_expert_step_bytes(f->params.dispatcher, n);
     f->step = TAKE(c, uint8_t, f->step_bytes);
     if (attention.used > c->used) c->used = attention.used;
 }
@@ -340,6 +343,7 @@ ek_status ek_engine_forward_run(ek_forward *forward, const ek_batch *batch, floa
     ek_status status = add_batch(f, batch);
     if (status != EK_OK || f->n_tokens == 0) return status;
 
+    f->view = f->params.keel ? ek_keel_view(f->params.keel, beg_ns / NS_PER_US) : NULL;
     ek_engine_forward_phases(f, ek_engine_forward_embed);
     for (f->layer_idx = 0; f->layer_idx < f->model->n_layers; f->layer_idx++) {
         ek_engine_forward_phases(f, ek_engine_forward_attention);

@@ -16,6 +16,7 @@
 #include "base/err.h"
 #include "engine/kv.h"
 #include "expert/dispatch.h"
+#include "keel/keel.h"
 #include "kernels/kernels.h"
 #include "model/desc.h"
 #include "route/route.h"
@@ -46,6 +47,7 @@ typedef struct ek_forward_params {
     ek_kv *kv;
     ek_router *router;
     ek_dispatcher *dispatcher;
+    ek_keel *keel;            /* NULL: one device, and nothing is known of loads */
     ek_expert_stats *stats;   /* NULL: not counted */
     int32_t batch_tokens_max; /* most tokens of one run */
     int32_t context_tokens;   /* highest position + 1 */

@@ -79,7 +79,8 @@ struct ek_forward {
     int32_t n_units;
     int32_t *logits_token; /* (logits_rows_max) token whose logits are wanted */
     int32_t n_logits;
-    float *logits; /* borrowed for the run */
+    float *logits;             /* borrowed for the run */
+    const ek_route_view *view; /* loads as they were when the run began; NULL: not known */
     int32_t layer_idx;
 
     /* Activations, all (batch_tokens_max, ..). */

@@ -6,6 +6,8 @@
 #include "engine/forward_internal.h"
 #include "sys/clock.h"
 
+#define NS_PER_US 1000
+
 enum { PHASE_HIDDEN, PHASE_DOWN };
 
 static int32_t min_i32(int32_t a, int32_t b)
@@ -76,9 +78,17 @@ static void count_requests(const ek_forward *f, const ek_route_plan *plan)
     }
 }
 
-static ek_expert_work work_of(const ek_forward *f, const ek_route_plan *plan, const ek_act *x)
+/** A plan as a dispatcher takes it: cut into the devices' shares. */
+static ek_status work_of(const ek_forward *f, const ek_route_plan *plan, const ek_act *x,
+                         ek_arena *step, ek_expert_work *out_work)
 {
-    return (ek_expert_work){
+    const ek_keel *keel = f->params.keel;
+    ek_keel_shares shares;
+    ek_status status = keel
+                           ? ek_keel_share(keel, f->layer_idx, plan->expert_beg, step, &shares)
+                           : ek_keel_shares_whole(plan->expert_beg, plan->n_experts, step, &shares);
+    if (status != EK_OK) return status;
+    *out_work = (ek_expert_work){
         .layer = f->layer_idx,
         .n_tokens = plan->n_tokens,
         .top_k = plan->top_k,
@@ -87,8 +97,13 @@ static ek_expert_work work_of(const ek_forward *f, const ek_route_plan *plan, co
         .row_token = plan->row_token,
         .row_of = plan->row_of,
         .weight = plan->weight,
+        .n_devices = shares.n_devices,
+        .device_beg = shares.device_beg,
+        .share_expert = shares.share_expert,
+        .share_row = shares.share_row,
         .x = x,
     };
+    return EK_OK;
 }
 
 /** What an expert could not take at once: a micro-batch of its own for each round. */
@@ -99,10 +114,10 @@ static ek_status run_deferred(ek_forward *f, const ek_route_plan *plan, const ek
     for (int32_t round = 1; round <= plan->n_rounds && status == EK_OK; round++) {
         ek_arena step = scratch;
         ek_route_plan later;
+        ek_expert_work work;
         status = ek_route_plan_deferred(plan, round, &step, &later);
-        if (status != EK_OK) return status;
-        const ek_expert_work work = work_of(f, &later, x);
-        status = ek_expert_dispatch(f->params.dispatcher, &work, &step);
+        if (status == EK_OK) status = work_of(f, &later, x, &step, &work);
+        if (status == EK_OK) status = ek_expert_dispatch(f->params.dispatcher, &work, &step);
         if (status == EK_OK) status = ek_expert_combine(f->params.dispatcher, &work, f->x);
         if (status == EK_OK) count_tokens(f, &later);
     }
@@ -114,15 +129,17 @@ ek_status ek_engine_forward_moe(ek_forward *f)
     const ek_forward_layer *layer = &f->layers[f->layer_idx];
     ek_arena step = ek_arena_over(f->step, f->step_bytes);
     ek_route_plan plan;
+    ek_expert_work work;
+    ek_act x = ek_expert_act_rows(&f->normed, 0);
     int64_t beg_ns = ek_sys_now_ns();
     ek_status status = ek_route_plan_layer(f->params.router, f->layer_idx, f->gate_logits,
-                                           layer->gate_bias, f->n_tokens, NULL, &step, &plan);
+                                           layer->gate_bias, f->n_tokens, f->view, &step, &plan);
+    if (status == EK_OK) status = work_of(f, &plan, &x, &step, &work);
     if (status != EK_OK) return status;
-    f->plan_ns += ek_sys_now_ns() - beg_ns;
+    int64_t planned_ns = ek_sys_now_ns();
+    f->plan_ns += planned_ns - beg_ns;
     if (f->probe.on_plan) f->probe.on_plan(f->probe.ctx, f->layer_idx, &plan);
 
-    ek_act x = ek_expert_act_rows(&f->normed, 0);
-    const ek_expert_work work = work_of(f, &plan, &x);
     ek_arena scratch = step; /* of the rounds: what dispatch takes is free again after combine */
     status = ek_expert_dispatch(f->params.dispatcher, &work, &step);
     if (status != EK_OK) return status;
@@ -130,6 +147,7 @@ ek_status ek_engine_forward_moe(ek_forward *f)
     status = ek_expert_combine(f->params.dispatcher, &work, f->x);
     if (status == EK_OK) status = run_deferred(f, &plan, &x, scratch);
     if (status != EK_OK) return status;
+    if (f->params.keel) ek_keel_served(f->params.keel, (ek_sys_now_ns() - planned_ns) / NS_PER_US);
     count_tokens(f, &plan);
     count_requests(f, &plan);
     return EK_OK;

@@ -31,6 +31,7 @@ static void tick(ek_engine *engine, int64_t now_us)
     if (now_us < engine->tick_us) return;
     engine->tick_us = now_us + TICK_US;
     ek_telemetry_experts_sample(engine->stats, now_us);
+    ek_telemetry_experts_sample(engine->device_stats, now_us);
     ek_engine_kv_expire(engine->kv, now_us);
     int64_t plan_ns, total_ns;
     ek_engine_forward_times(engine->forward, &plan_ns, &total_ns);
@@ -38,10 +39,18 @@ static void tick(ek_engine *engine, int64_t now_us)
     ek_gauge_set(engine->meters.forward_time, total_ns);
 }
 
+/* Loads are sampled as often as the router wants them; the rest of it follows from that. */
+static void keep_even(ek_engine *engine, int64_t now_us)
+{
+    ek_route_adopt(engine->router);
+    if (now_us >= ek_keel_due_us(engine->keel)) ek_engine_evenness_tick(&engine->evenness, now_us);
+}
+
 static int64_t sleep_us(const ek_engine *engine, int64_t now_us)
 {
     int64_t due = ek_engine_crew_due(engine);
     if (engine->tick_us < due) due = engine->tick_us;
+    if (ek_keel_due_us(engine->keel) < due) due = ek_keel_due_us(engine->keel);
     return due > now_us ? due - now_us : 0;
 }
 
@@ -53,6 +62,7 @@ void ek_engine_loop_run(void *ctx)
         take_in(engine, worked ? 0 : sleep_us(engine, ek_sys_now_us()));
         int64_t now_us = ek_sys_now_us();
         tick(engine, now_us);
+        keep_even(engine, now_us);
         ek_engine_crew_drop(engine, now_us);
         ek_engine_crew_admit(engine, now_us);
         worked = ek_engine_step_run(engine, now_us);

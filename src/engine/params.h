@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "keel/params.h"
 #include "kernels/kernels.h"
 #include "route/params.h"
 
@@ -26,6 +27,7 @@ typedef struct ek_engine_params {
     int64_t prefix_ttl_us;    /* unused prefix blocks are forgotten after this long */
     int64_t step_watchdog_us; /* a step that takes longer makes the engine unhealthy */
     ek_route_params route;
+    ek_keel_params keel;
 } ek_engine_params;
 
 #endif

@@ -17,8 +17,11 @@
 #include "kernels/kernels.h"
 
 /**
- * One layer's work: a route plan's lists and the tokens they point to. All borrowed until combine
- * returns.
+ * One layer's work: a route plan's lists, the tokens they point to, and which device computes which
+ * rows. All borrowed until combine returns.
+ *
+ * A share is a run of one expert's rows that one device computes. Shares of a device stand
+ * together; those of an expert, whatever their devices, are its rows once. No share is empty.
  */
 typedef struct ek_expert_work {
     int32_t layer;
@@ -29,6 +32,10 @@ typedef struct ek_expert_work {
     const int32_t *row_token;  /* (n_rows) */
     const int32_t *row_of;     /* (n_tokens, top_k), -1: skipped */
     const float *weight;       /* (n_tokens, top_k) */
+    int32_t n_devices;
+    const int32_t *device_beg;   /* (n_devices + 1) shares of each device */
+    const int32_t *share_expert; /* (n_shares) */
+    const int32_t *share_row;    /* (n_shares, 2) first row and the one after the last */
     const ek_act
         *x; /* (n_tokens, d_model) normalised activations, prepared for the experts' types */
 } ek_expert_work;

@@ -1,9 +1,13 @@
 /*
  * Local dispatcher: all experts in this process, computed as grouped FFNs over the packed lists.
  *
- * Each active expert reads its weights once per step for all of its tokens; (expert x row tile) is
- * the unit of work that the pool's threads take, so a hot expert is shared by all of them. Reports
- * busy time and service time per layer and expert to telemetry.
+ * The pool's threads are divided into devices: with D devices and T threads, device d has threads
+ * d * T / D and following; with more devices than threads, a thread works for several of them in
+ * turn. A device computes its shares and nothing else, so that what one has too much is seen and
+ * not smoothed over by its neighbours; with one device all threads share all work. Each share reads
+ * its expert's weights once for all of its rows; (share x tile of weight rows) is the unit that a
+ * device's threads take, so a hot expert is shared by all of them. Reports busy time and service
+ * time per layer and expert, and per layer and device, to telemetry.
  */
 #ifndef EK_EXPERT_LOCAL_H
 #define EK_EXPERT_LOCAL_H
@@ -15,14 +19,20 @@
 #include "sys/pool.h"
 #include "telemetry/experts.h"
 
-/**
- * Make the dispatcher of a model whose experts all lie in this process.
- * @param model, kernels, pool borrowed until destroy; pool's owner thread is the only caller
- * @param stats   borrowed until destroy; NULL: nothing is counted
- * @return EK_OK; EK_ENOMEM
- */
-EK_MUST ek_status ek_expert_local_create(const ek_model *model, const ek_kernels *kernels,
-                                         ek_sys_pool *pool, ek_expert_stats *stats,
+#define EK_EXPERT_LOCAL_DEVICES_MAX 64
+
+/** What a dispatcher is made of; all borrowed until destroy. */
+typedef struct ek_expert_local_params {
+    const ek_model *model; /* all of its experts lie in this process */
+    const ek_kernels *kernels;
+    ek_sys_pool *pool; /* its owner thread is the only caller */
+    int32_t n_devices; /* 1..EK_EXPERT_LOCAL_DEVICES_MAX; of all work that will be handed over */
+    ek_expert_stats *stats;        /* of experts; NULL: not counted */
+    ek_expert_stats *device_stats; /* of devices, in the place of experts; NULL: not counted */
+} ek_expert_local_params;
+
+/** @return EK_OK; EK_ENOMEM */
+EK_MUST ek_status ek_expert_local_create(const ek_expert_local_params *params,
                                          ek_dispatcher **out_dispatcher, ek_err *err);
 
 #endif

@@ -16,7 +16,7 @@ static void must(ek_status status, const ek_err *err)
 
 ek_rig_params ek_rig_defaults(const char *path)
 {
-    return (ek_rig_params){
+    ek_rig_params params = {
         .path = path,
         .kernels = EK_KERNELS_AUTO,
         .n_threads = 1,
@@ -24,6 +24,9 @@ ek_rig_params ek_rig_defaults(const char *path)
         .block_tokens = 16,
         .n_blocks = 256,
     };
+    ek_route_params_default(&params.route);
+    ek_keel_params_default(&params.keel);
+    return params;
 }
 
 bool ek_rig_has_kernels(ek_kernels_choice kernels)
@@ -67,9 +70,31 @@ static void open_parts(const ek_rig_params *params, ek_rig *rig, ek_arena *perm)
     must(ek_engine_kv_create(&kv, &rig->kv, &err), &err);
     must(ek_route_create(&gate, p->n_layers, &params->route, perm, &rig->router, &err), &err);
     must(ek_telemetry_experts_create(p->n_layers, p->n_experts, perm, &rig->stats), &err);
-    must(ek_expert_local_create(rig->model, &rig->kernels, rig->pool, rig->stats, &rig->dispatcher,
-                                &err),
+    must(ek_telemetry_experts_create(p->n_layers, params->keel.n_devices, perm, &rig->devices),
          &err);
+    const ek_keel_setup keel = {
+        .n_layers = p->n_layers,
+        .n_experts = p->n_experts,
+        .top_k = p->top_k,
+        .n_threads = params->n_threads,
+        .knee = 1,
+        .bytes_per_expert = 1000,
+        .seconds_per_row = 1e-3, /* moves are cheap, rows dear: whatever gains is done */
+        .link_bytes_per_s = 1e9,
+        .sample_us = params->route.sample_us,
+        .experts = rig->stats,
+        .devices = rig->devices,
+    };
+    must(ek_keel_create(&params->keel, &keel, perm, &rig->keel, &err), &err);
+    const ek_expert_local_params local = {
+        .model = rig->model,
+        .kernels = &rig->kernels,
+        .pool = rig->pool,
+        .n_devices = params->keel.n_devices,
+        .stats = rig->stats,
+        .device_stats = rig->devices,
+    };
+    must(ek_expert_local_create(&local, &rig->dispatcher, &err), &err);
 }
 
 void ek_rig_open(const ek_rig_params *params, ek_rig *rig)
@@ -86,6 +111,7 @@ void ek_rig_open(const ek_rig_params *params, ek_rig *rig)
         .kv = rig->kv,
         .router = rig->router,
         .dispatcher = rig->dispatcher,
+        .keel = rig->keel,
         .stats = rig->stats,
         .batch_tokens_max = params->batch_tokens_max,
         .context_tokens = rig->model->params.context_tokens,

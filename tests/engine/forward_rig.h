@@ -19,7 +19,8 @@ typedef struct ek_rig_params {
     int32_t block_tokens;
     int32_t n_blocks;
     bool prefix_cache;
-    ek_route_params route; /* all 0: static, without capacity */
+    ek_route_params route;
+    ek_keel_params keel;
 } ek_rig_params;
 
 typedef struct ek_rig {
@@ -31,6 +32,8 @@ typedef struct ek_rig {
     ek_kv *kv;
     ek_router *router;
     ek_expert_stats *stats;
+    ek_expert_stats *devices;
+    ek_keel *keel;
     ek_dispatcher *dispatcher;
     ek_forward *forward;
 } ek_rig;

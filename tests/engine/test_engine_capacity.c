@@ -73,7 +73,8 @@ static void test_deferred_work_is_done(void **state)
     static const char *const models[] = {"qwen2moe-f32", "olmoe-f32"};
     (void)state;
     for (size_t i = 0; i < EK_COUNT_OF(models); i++) {
-        ek_route_params plain = {.policy = EK_ROUTE_POLICY_STATIC}, capped;
+        ek_route_params plain, capped;
+        ek_route_params_default(&plain);
         ek_route_params_default(&capped);
         capped.capacity_factor = 0.6;
         capped.max_score_loss = capped.mean_score_loss = 0; /* nothing is rerouted */

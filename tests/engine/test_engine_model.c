@@ -22,7 +22,7 @@
 
 static ek_engine_params small_params(void)
 {
-    return (ek_engine_params){
+    ek_engine_params params = {
         .n_threads = 2,
         .kernels = EK_KERNELS_AUTO,
         .kv_bytes = (int64_t)64 << 20,
@@ -34,6 +34,9 @@ static ek_engine_params small_params(void)
         .prefix_ttl_us = 60000000,
         .step_watchdog_us = 60000000,
     };
+    ek_route_params_default(&params.route);
+    ek_keel_params_default(&params.keel);
+    return params;
 }
 
 static ek_engine *open_path(const char *path, const ek_engine_params *params)

@@ -93,11 +93,10 @@ const char *ek_model_chat_name(const ek_chat_format *format)
     return "toy";
 }
 
-ek_status ek_expert_local_create(const ek_model *m, const ek_kernels *kernels, ek_sys_pool *pool,
-                                 ek_expert_stats *stats, ek_dispatcher **out_dispatcher,
-                                 ek_err *err)
+ek_status ek_expert_local_create(const ek_expert_local_params *params,
+                                 ek_dispatcher **out_dispatcher, ek_err *err)
 {
-    (void)m, (void)kernels, (void)pool, (void)stats, (void)err;
+    (void)params, (void)err;
     *out_dispatcher = NULL;
     return EK_OK;
 }
@@ -278,7 +277,7 @@ ek_status ek_engine_forward_run(ek_forward *forward, const ek_batch *batch, floa
 
 ek_engine_params toy_params(void)
 {
-    return (ek_engine_params){
+    ek_engine_params params = {
         .n_threads = 2,
         .kernels = EK_KERNELS_REFERENCE,
         .kv_bytes = (int64_t)4 << 20,
@@ -290,6 +289,9 @@ ek_engine_params toy_params(void)
         .prefix_ttl_us = 60000000,
         .step_watchdog_us = 10000000,
     };
+    ek_route_params_default(&params.route);
+    ek_keel_params_default(&params.keel);
+    return params;
 }
 
 int64_t toy_block_bytes(const ek_engine_params *params)

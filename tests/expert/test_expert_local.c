@@ -1,7 +1,7 @@
 /*
  * The local dispatcher against a naive sum over experts in double, on models made up in memory:
- * every element type, any number of threads and tokens, experts without a token, experts with all
- * of them, skipped choices.
+ * every element type, any number of threads, devices and tokens, experts without a token, experts
+ * with all of them, skipped choices.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -25,6 +25,7 @@
 #define N_EXPERTS 7
 #define N_MAX     200
 #define TOP_K     3
+#define DEVICES   5
 
 typedef struct fixture {
     ek_model model;
@@ -40,6 +41,9 @@ typedef struct fixture {
     int32_t row_token[N_MAX * TOP_K];
     int32_t row_of[N_MAX * TOP_K];
     float weight[N_MAX * TOP_K];
+    int32_t device_beg[DEVICES + 1];
+    int32_t share_expert[N_EXPERTS * DEVICES];
+    int32_t share_row[2 * N_EXPERTS * DEVICES];
 } fixture;
 
 static void make_tensor(ek_rng *rng, ek_type type, int64_t n_cols, int64_t n_rows, ek_tensor *out)
@@ -122,6 +126,34 @@ static int32_t make_lists(fixture *f, uint64_t seed, int32_t n_tokens)
     return n_rows;
 }
 
+/** Cut each expert's rows into up to n_devices runs, one a device; with one device, one run. */
+static void make_shares(fixture *f, uint64_t seed, int32_t n_devices)
+{
+    int32_t cut[N_EXPERTS][DEVICES + 1];
+    ek_rng rng;
+    ek_rng_init(&rng, seed);
+    for (int32_t e = 0; e < N_EXPERTS; e++) {
+        cut[e][0] = f->expert_beg[e];
+        for (int32_t d = 1; d <= n_devices; d++) {
+            int32_t left = f->expert_beg[e + 1] - cut[e][d - 1];
+            int32_t n = d == n_devices ? left : (int32_t)ek_rng_below(&rng, (uint32_t)left + 1);
+            cut[e][d] = cut[e][d - 1] + n;
+        }
+    }
+    int32_t n_shares = 0;
+    for (int32_t d = 0; d < n_devices; d++) {
+        f->device_beg[d] = n_shares;
+        for (int32_t e = 0; e < N_EXPERTS; e++) {
+            if (cut[e][d] == cut[e][d + 1]) continue;
+            f->share_expert[n_shares] = e;
+            f->share_row[2 * n_shares] = cut[e][d];
+            f->share_row[2 * n_shares + 1] = cut[e][d + 1];
+            n_shares++;
+        }
+    }
+    f->device_beg[n_devices] = n_shares;
+}
+
 static void expect_out(const fixture *f, int32_t layer, int32_t n_tokens, double *out)
 {
     const ek_tensor *tensor = f->tensors + (ptrdiff_t)layer * 3;
@@ -155,14 +187,21 @@ static void expect_out(const fixture *f, int32_t layer, int32_t n_tokens, double
 }
 
 /** Dispatch and combine with a fresh dispatcher; out starts as `before` everywhere. */
-static void run(fixture *f, int32_t layer, int32_t n_tokens, int32_t n_threads,
-                ek_expert_stats *stats, float before, float *out)
+static void run_on(fixture *f, int32_t layer, int32_t n_tokens, int32_t n_threads,
+                   int32_t n_devices, ek_expert_stats *stats, ek_expert_stats *device_stats,
+                   float before, float *out)
 {
+    make_shares(f, (uint64_t)(n_devices * 100 + n_threads), n_devices);
     ek_sys_pool *pool;
     ek_dispatcher *dispatcher;
     assert_int_equal(ek_sys_pool_create(n_threads, false, &pool), EK_OK);
-    assert_int_equal(ek_expert_local_create(&f->model, &f->kernels, pool, stats, &dispatcher, NULL),
-                     EK_OK);
+    const ek_expert_local_params params = {.model = &f->model,
+                                           .kernels = &f->kernels,
+                                           .pool = pool,
+                                           .n_devices = n_devices,
+                                           .stats = stats,
+                                           .device_stats = device_stats};
+    assert_int_equal(ek_expert_local_create(&params, &dispatcher, NULL), EK_OK);
     ek_arena arena = ek_sys_region_arena(&f->region);
     bool int8 = f->kernels.act_int8[f->tensors[0].type];
     ek_act_buf buf;
@@ -182,6 +221,10 @@ static void run(fixture *f, int32_t layer, int32_t n_tokens, int32_t n_threads,
                                  .row_token = f->row_token,
                                  .row_of = f->row_of,
                                  .weight = f->weight,
+                                 .n_devices = n_devices,
+                                 .device_beg = f->device_beg,
+                                 .share_expert = f->share_expert,
+                                 .share_row = f->share_row,
                                  .x = &x};
     size_t bytes = ek_expert_step_bytes(dispatcher, n_tokens);
     ek_arena step = ek_arena_over(arena.beg, bytes);
@@ -195,6 +238,12 @@ static void run(fixture *f, int32_t layer, int32_t n_tokens, int32_t n_threads,
     assert_true(empty.beg == arena.beg);
     ek_expert_destroy(dispatcher);
     ek_sys_pool_destroy(pool);
+}
+
+static void run(fixture *f, int32_t layer, int32_t n_tokens, int32_t n_threads,
+                ek_expert_stats *stats, float before, float *out)
+{
+    run_on(f, layer, n_tokens, n_threads, 1, stats, NULL, before, out);
 }
 
 static const ek_type types[] = {EK_TYPE_F32,  EK_TYPE_F16,  EK_TYPE_BF16, EK_TYPE_Q8_0,
@@ -234,7 +283,7 @@ static void test_matches_naive(void **state)
     free(out);
 }
 
-static void test_threads_and_company_change_nothing(void **state)
+static void test_threads_devices_and_company_change_nothing(void **state)
 {
     (void)state;
     float *first = calloc(N_MAX * D, sizeof *first);
@@ -246,6 +295,12 @@ static void test_threads_and_company_change_nothing(void **state)
         for (int32_t n_threads = 2; n_threads <= 4; n_threads++) {
             run(f, 0, N_MAX, n_threads, NULL, 0.0f, again);
             assert_memory_equal(first, again, N_MAX * D * sizeof *first);
+        }
+        for (int32_t n_devices = 2; n_devices <= DEVICES; n_devices++) {
+            for (int32_t n_threads = 1; n_threads <= 3; n_threads++) {
+                run_on(f, 0, N_MAX, n_threads, n_devices, NULL, NULL, 0.0f, again);
+                assert_memory_equal(first, again, N_MAX * D * sizeof *first);
+            }
         }
         /* The lists of the first tokens are the same without the others. */
         for (int32_t n = 1; n < N_MAX; n = 3 * n + 1) {
@@ -301,13 +356,53 @@ static void test_time_is_reported_for_active_experts(void **state)
     teardown(f);
 }
 
+/** A device counts the rows that it computed and the time that they took, whoever shares an expert. */
+static void test_rows_and_time_are_reported_for_devices(void **state)
+{
+    (void)state;
+    fixture *f = setup(EK_TYPE_Q8_0, EK_TYPE_Q8_0, EK_KERNELS_AUTO);
+    float *out = calloc(N_MAX * D, sizeof *out);
+    make_lists(f, 8, 50);
+    for (int32_t n_devices = 1; n_devices <= DEVICES; n_devices++) {
+        ek_sys_region region;
+        assert_int_equal(ek_sys_region_open((size_t)64 << 20, 0, &region), EK_OK);
+        ek_arena perm = ek_sys_region_arena(&region);
+        ek_expert_stats *experts, *devices;
+        assert_int_equal(ek_telemetry_experts_create(2, N_EXPERTS, &perm, &experts), EK_OK);
+        assert_int_equal(ek_telemetry_experts_create(2, n_devices, &perm, &devices), EK_OK);
+        run_on(f, 1, 50, 2, n_devices, experts, devices, 0.0f, out);
+        int64_t rows[2 * DEVICES], device_ns[2 * DEVICES], expert_ns[2 * N_EXPERTS];
+        ek_telemetry_experts_read(devices, 0, rows, NULL, device_ns);
+        ek_telemetry_experts_read(experts, 0, NULL, NULL, expert_ns);
+        int64_t n_rows = 0, by_device = 0, by_expert = 0;
+        for (int32_t d = 0; d < n_devices; d++) {
+            int64_t want = 0;
+            for (int32_t s = f->device_beg[d]; s < f->device_beg[d + 1]; s++)
+                want += f->share_row[2 * s + 1] - f->share_row[2 * s];
+            assert_int_equal(rows[d], 0);
+            assert_int_equal(rows[n_devices + d], want);
+            assert_true((device_ns[n_devices + d] > 0) == (want > 0));
+            n_rows += want;
+            by_device += device_ns[n_devices + d];
+        }
+        for (int32_t e = 0; e < N_EXPERTS; e++)
+            by_expert += expert_ns[N_EXPERTS + e];
+        assert_int_equal(n_rows, f->expert_beg[N_EXPERTS]);
+        assert_int_equal(by_device, by_expert);
+        ek_sys_region_close(&region);
+    }
+    free(out);
+    teardown(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matches_naive),
-        cmocka_unit_test(test_threads_and_company_change_nothing),
+        cmocka_unit_test(test_threads_devices_and_company_change_nothing),
         cmocka_unit_test(test_nothing_to_do),
         cmocka_unit_test(test_time_is_reported_for_active_experts),
+        cmocka_unit_test(test_rows_and_time_are_reported_for_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,6 +54,8 @@ void house_init(house *h)
                 .step_watchdog_us = 60000000,
             },
     };
+    ek_route_params_default(&h->engine_params.route);
+    ek_keel_params_default(&h->engine_params.keel);
 }
 
 void house_open_gateway(house *h)
