@@ -27,8 +27,11 @@ static int run(int argc, char **argv)
     ek_config config;
     ek_err err = {0};
     ek_config_defaults(&config);
-    const ek_status status = ek_config_load(path, &perm, &config, &err);
+    ek_status status = ek_config_load(path, &perm, &config, &err);
+    /* What keys mean together; the model's part of it is not known here. */
+    if (status >= 0) status = ek_route_params_check(&config.engine.route, &err);
     ek_sys_region_close(&region);
+    if (status == EK_EINVAL) return ek_cli_fail(EK_EXIT_CONFIG, "%s: %s", path, err.text);
     if (status < 0) return ek_cli_fail_err(&err);
     printf("%s: ok\n", path);
     return EK_EXIT_OK;
@@ -40,6 +43,7 @@ const ek_cli_command ek_cli_check = {
     .summary = "check a configuration file",
     .about =
         "Reads a configuration file as serve would and says what is wrong with it: file, line and\n"
-        "the nearest known key. Nothing is opened or started. Exit code 78 means invalid.",
+        "the nearest known key, or which routing keys do not go together. Nothing is opened or "
+        "started. Exit code 78 means invalid.",
     .run = run,
 };

@@ -34,13 +34,23 @@ static void list_differences(const ek_config *running, const ek_config *wanted, 
     }
 }
 
-ek_status ek_cli_reload(const ek_cli_settings *settings, ek_config *running, char *out_restart,
-                        size_t bytes, ek_err *err)
+ek_status ek_cli_reload(const ek_cli_settings *settings, ek_config *running, ek_engine *engine,
+                        char *out_restart, size_t bytes, ek_err *err)
 {
     ek_cli_loaded loaded;
-    const ek_status status = ek_cli_settings_load(settings, &loaded, err);
+    ek_status status = ek_cli_settings_load(settings, &loaded, err);
     if (status < 0) return status;
-    /* The one live key so far. */
+    /* What is live: the log's level, and how tokens are routed. */
+    if (engine) {
+        ek_route_params route = loaded.config.engine.route;
+        route.sample_us = running->engine.route.sample_us; /* what samples was made for it */
+        status = ek_engine_route_switch(engine, &route, err);
+        if (status < 0) {
+            ek_cli_loaded_close(&loaded);
+            return status;
+        }
+        running->engine.route = route;
+    }
     running->log_level = loaded.config.log_level;
     ek_sys_log_set_level(running->log_level);
     list_differences(running, &loaded.config, out_restart, bytes);

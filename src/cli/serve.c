@@ -135,7 +135,7 @@ static void reload(server *s)
     ek_err err = {0};
     char restart[512];
     const ek_status status =
-        ek_cli_reload(&s->settings, &s->loaded.config, restart, sizeof restart, &err);
+        ek_cli_reload(&s->settings, &s->loaded.config, s->engine, restart, sizeof restart, &err);
     ek_gauge_set(s->reload_success, status >= 0);
     if (status < 0)
         ek_log(EK_LOG_ERROR, "cli", "reload_failed", "err=\"%s\"", err.text);

@@ -94,14 +94,11 @@ void ek_engine_evenness_init(ek_evenness *evenness, ek_router *router, ek_keel *
                              int32_t n_layers, int32_t n_experts, ek_metrics *metrics,
                              ek_arena *perm)
 {
-    ek_place_controller_stats stats;
-    ek_place_outlook outlook;
     *evenness =
         (ek_evenness){.router = router, .keel = keel, .n_layers = n_layers, .n_experts = n_experts};
     evenness->slot_expert = ek_new(perm, int32_t, n_layers * (int64_t)ek_keel_n_slots(keel));
     ek_sys_mutex_init(&evenness->lock);
-    ek_engine_evenness_meters_init(&evenness->meters, metrics, ek_keel_n_devices(keel),
-                                   ek_keel_rebalance_stats(keel, &stats, &outlook));
+    ek_engine_evenness_meters_init(&evenness->meters, metrics, ek_keel_n_devices(keel));
     tell(evenness, 0); /* what there is from the start: placement, policy, closed breakers */
 }
 

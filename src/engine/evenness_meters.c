@@ -85,12 +85,12 @@ static void init_rebalance(ek_evenness_meters *m, ek_metrics *metrics)
 }
 
 void ek_engine_evenness_meters_init(ek_evenness_meters *meters, ek_metrics *metrics,
-                                    int32_t n_devices, bool rebalances)
+                                    int32_t n_devices)
 {
     *meters = (ek_evenness_meters){0};
     init_route(meters, metrics);
     init_states(meters, metrics, n_devices);
-    if (rebalances) init_rebalance(meters, metrics);
+    init_rebalance(meters, metrics);
 }
 
 /* ---- telling ---- */
@@ -142,7 +142,7 @@ void ek_engine_evenness_meters_tell(const ek_evenness_meters *meters,
                                     const int32_t n_alerts[EK_DETECT_N_KINDS])
 {
     tell_route(meters, board);
-    if (board->rebalances) tell_rebalance(meters, board);
+    tell_rebalance(meters, board);
     for (int i = 0; i < EK_ENGINE_BREAKER_STATES; i++)
         ek_gauge_set(meters->breakers[i], board->breakers[i]);
     for (int kind = 0; kind < EK_DETECT_N_KINDS; kind++)

@@ -19,15 +19,14 @@ typedef struct ek_evenness_meters {
     ek_gauge *alerts[EK_DETECT_N_KINDS];
     ek_counter *samples, *missed_samples;
     ek_gauge *device_load[EK_KEEL_DEVICES_MAX]; /* NULL beyond the devices that there are */
-    /* NULL where nothing is rebalanced. */
-    ek_counter *rebalances[EK_EVENNESS_ENDS]; /* finished, failed, timed out */
+    ek_counter *rebalances[EK_EVENNESS_ENDS];   /* finished, failed, timed out */
     ek_counter *moved;
     ek_gauge *commit_age;
 } ek_evenness_meters;
 
-/** Register the series of so many devices. */
+/** Register the series of so many devices; those of rebalancing stay at 0 where there is none. */
 void ek_engine_evenness_meters_init(ek_evenness_meters *meters, ek_metrics *metrics,
-                                    int32_t n_devices, bool rebalances);
+                                    int32_t n_devices);
 
 /** Tell what a board says, and how many alerts of each kind there are. */
 void ek_engine_evenness_meters_tell(const ek_evenness_meters *meters,

@@ -1,8 +1,9 @@
 /*
- * GET /v1/experts?window=10s: the layers x experts matrix and each layer's balance, as JSON. On
- * workers.
+ * GET /v1/experts?window=10s: the layers x experts matrix, each layer's balance, and what keeps it
+ * even, as JSON. On workers.
  */
 #include "telemetry/experts.h"
+#include "gateway/evenness.h"
 #include "gateway/handlers.h"
 #include "gateway/state.h"
 #include "http/json_out.h"
@@ -133,6 +134,7 @@ void ek_gateway_run_experts(ek_call *call)
     add_rows(&m, "requests", m.requests, 1, json);
     add_rows(&m, "busy_us", m.busy_ns, 1000, json);
     add_balance(&m, json);
+    if (!ek_gateway_evenness_add(engine, window_us, json)) json->failed = true;
     ek_http_buf_addz(json, "}");
     ek_sys_free(m.tokens);
     ek_gateway_call_json(call);

@@ -187,6 +187,30 @@ class Reloading(unittest.TestCase):
                            "the metric to say so")
                 self.assertEqual(server.chat("still here", max_tokens=1)[0], 200)
 
+    def test_routing_is_switched_while_serving(self):
+        """A reload brings another policy without a dropped token; one that makes no sense changes nothing."""
+        with folder() as tmp:
+            path = tmp / "evenkeel.yaml"
+            path.write_text("experts:\n  devices: 2\n")
+            with Server("--config", path) as server:
+                def routing():
+                    return json.loads(server.request("GET", "/v1/experts")[2])["routing"]
+                connection, response = server.stream("a story", max_tokens=100, temperature=1, seed=1)
+                source = events(response)
+                chunks = [next(source)]
+                path.write_text("experts:\n  devices: 2\nrouting:\n  policy: breaker\n")
+                server.send_signal(signal.SIGHUP)
+                wait_until(lambda: routing()["policy"] == "breaker", "the other policy")
+                self.assertEqual(routing()["version"], 2)
+                chunks += source
+                self.assertEqual(chunks[-1], "[DONE]")
+                connection.close()
+                path.write_text("experts:\n  devices: 2\nrouting:\n  policy: breaker\n  breaker_trip: 0.4\n")
+                server.send_signal(signal.SIGHUP)
+                wait_until(lambda: "event=reload_failed" in server.log_text(), "the refusal")
+                self.assertIn("breaker_trip (0.4)", server.log_text())
+                self.assertEqual(routing()["version"], 2)
+
     def test_streams_survive_reloads(self):
         with Server() as server:
             connection, response = server.stream("a story", max_tokens=100, temperature=1, seed=1)

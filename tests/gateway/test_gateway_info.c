@@ -135,6 +135,42 @@ static json_t *get_experts(const char *query)
     return root;
 }
 
+static json_int_t number_at(const json_t *object, const char *name)
+{
+    const json_t *value = json_object_get(object, name);
+    assert_true(json_is_integer(value));
+    return json_integer_value(value);
+}
+
+/* The parts about evenness add up: with one device everything is its own. */
+static void shows_how_even_it_is(void **state)
+{
+    (void)state;
+    json_decref(post_json("/v1/completions", "{\"prompt\":[7,8],\"max_tokens\":3,\"seed\":1}"));
+    json_t *root = get_experts("?window=all");
+    const json_t *devices = json_object_get(root, "devices");
+    assert_int_equal(number_at(devices, "count"), 1);
+    assert_int_equal(number_at(devices, "slots"), number_at(root, "experts"));
+    assert_int_equal(sum_of(json_object_get(devices, "tokens")),
+                     sum_of(json_object_get(root, "tokens")));
+    assert_true(sum_of(json_object_get(devices, "busy_us")) > 0);
+    const json_t *placement = json_object_get(devices, "placement");
+    assert_int_equal(json_array_size(placement), number_at(root, "layers"));
+    assert_int_equal(json_array_size(json_array_get(json_array_get(placement, 0), 0)),
+                     number_at(root, "experts"));
+    const json_t *routing = json_object_get(root, "routing");
+    assert_string_equal(json_string_value(json_object_get(routing, "policy")), "static");
+    assert_int_equal(number_at(routing, "version"), 1);
+    assert_int_equal(number_at(routing, "changed"), 0);
+    const json_t *breakers = json_object_get(routing, "breakers");
+    assert_int_equal(number_at(breakers, "closed"),
+                     number_at(root, "layers") * number_at(root, "experts"));
+    assert_int_equal(number_at(breakers, "open"), 0);
+    assert_true(json_is_null(json_object_get(root, "rebalance")));
+    assert_true(json_is_array(json_object_get(root, "alerts")));
+    json_decref(root);
+}
+
 /* Each token visits top_k experts in each layer, and all of them are in the matrix. */
 static void shows_every_expert_choice(void **state)
 {
@@ -273,6 +309,7 @@ int main(void)
         cmocka_unit_test(tokenizes_in_both_dialects),
         cmocka_unit_test(texts_survive_the_round_trip),
         cmocka_unit_test(shows_every_expert_choice),
+        cmocka_unit_test(shows_how_even_it_is),
         cmocka_unit_test(metrics_are_bounded),
         cmocka_unit_test(serves_a_page_that_needs_nothing_else),
         cmocka_unit_test(describes_the_model),
