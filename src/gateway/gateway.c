@@ -5,11 +5,14 @@
 #include "base/assert.h"
 #include "gateway/state.h"
 #include "sys/clock.h"
+#include "sys/limit.h"
 #include "sys/log.h"
 #include "sys/mem.h"
 
 #define POLL_US 20000   /* how often drain looks whether it may end */
 #define CUT_US  2000000 /* for error frames to reach their clients after the drain's time is up */
+
+#define DESCRIPTORS_EXTRA 128 /* of the process, besides connections: files, event queues */
 
 #define BODIES_MAX 16 /* bodies of the greatest size that all connections hold at once */
 
@@ -30,6 +33,21 @@ static void init_service(ek_gateway *gateway)
         .body_timeout_us = params->body_timeout_us,
         .idle_timeout_us = params->idle_timeout_us,
     };
+}
+
+/* As many descriptors as all connections take; with fewer the server works, until they run out. */
+static void allow_descriptors(const ek_gateway_params *params)
+{
+    bool has_health = params->health_listen && params->health_listen[0];
+    uint64_t n_servers = has_health ? 2 : 1;
+    uint64_t wanted = n_servers * (uint64_t)params->connections_max + DESCRIPTORS_EXTRA;
+    uint64_t allowed = ek_sys_descriptors_allow(wanted);
+    if (allowed >= wanted) return;
+    ek_log(
+        EK_LOG_WARN, "gateway", "few_descriptors",
+        "allowed=%llu wanted=%llu connections_max=%d remedy=\"raise the hard limit of open files "
+        "(ulimit -Hn, or LimitNOFILE= of the service), or lower gateway.connections_max\"",
+        (unsigned long long)allowed, (unsigned long long)wanted, params->connections_max);
 }
 
 static ek_status start_servers(ek_gateway *gateway, ek_err *err)
@@ -63,6 +81,7 @@ ek_status ek_gateway_create(const ek_gateway_params *params, ek_metrics *metrics
     gateway->metrics = metrics;
     gateway->started_s = ek_sys_wall_s();
     init_service(gateway);
+    allow_descriptors(params);
     json_object_seed(0); /* from the system's entropy; before threads race to do it */
     ek_status status = ek_gateway_pump_create(&gateway->pump);
     /* A connection has one request at a time, so the workers' queue cannot overflow. */

@@ -297,7 +297,7 @@ static void accept_some(ek_http_server *server, int64_t now_us)
             admit_locked(server, fd, ip, now_us);
         } else if (status == EK_EFULL) {
             ek_log(EK_LOG_WARN, "http", "no_descriptors",
-                   "connections=%d remedy=\"raise the limit of open files (ulimit -n)\"",
+                   "connections=%d remedy=\"raise the limit of open files (ulimit -Hn)\"",
                    server->conns.n_used);
             watch(server, EPOLL_CTL_MOD, server->listener, 0, LISTENER_EVENT);
             server->listener_paused = true;
