@@ -1,5 +1,7 @@
 /*
- * build/bench/route [--data DIR] [--json]: what planning costs, per token, for each policy.
+ * build/bench/route [--data DIR] [--only plan|coalesce|adaptive] [--json]: what planning costs, per
+ * token, for each policy; what coalescing saves (route_coalesce.c); what `adaptive` is worth when
+ * traffic changes its kind (route_adaptive.c). The last two replay recordings and need DIR.
  *
  * *plain* is the gate's own top-k and a packing by expert, written out here without any router.
  * Each policy's plan of the same tokens is quoted as a ratio to it, measured in turn within the
@@ -21,6 +23,7 @@
 #include "bench.h"
 #include "route/gate.h"
 #include "route/route.h"
+#include "route_parts.h"
 #include "sys/clock.h"
 #include "sys/file.h"
 #include "sys/mem.h"
@@ -286,12 +289,9 @@ static void print_row(const shape *s, int32_t n_tokens, figures *f, bool json, b
 static void print_head(bool json)
 {
     if (json) {
-        printf("{");
-        ek_bench_print_machine_json();
-        printf(",\"runs\":%d,\"rows\":[", N_RUNS);
+        printf("\"runs\":%d,\"rows\":[", N_RUNS);
         return;
     }
-    ek_bench_print_machine();
     printf("ratios to plain, medians of %d runs\n%-15s %6s %9s", N_RUNS, "experts/chosen", "batch",
            "plain ns");
     for (int32_t c = 0; c < N_CONFIGS; c++)
@@ -299,42 +299,76 @@ static void print_head(bool json)
     printf("\n");
 }
 
-int main(int argc, char **argv)
+static bool run_plans(const char *dir, bool json, ek_err *err)
 {
-    const char *dir = NULL;
-    bool json = false;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--data") == 0 && i + 1 < argc) {
-            dir = argv[++i];
-        } else if (strcmp(argv[i], "--json") == 0) {
-            json = true;
-        } else {
-            fprintf(stderr, "usage: route [--data DIR] [--json]\n");
-            return 2;
-        }
-    }
     static work w;
     static figures f;
     int64_t sink = 0;
-    bool first = true;
+    bool first = true, good = true;
     ek_sys_region region;
-    ek_err err = {0};
-    if (ek_sys_region_open(64 << 20, 0, &region) != EK_OK) return 1;
+    if (ek_sys_region_open(64 << 20, 0, &region) != EK_OK) return false;
     print_head(json);
-    for (size_t s = 0; s < EK_COUNT_OF(shapes); s++) {
+    for (size_t s = 0; good && s < EK_COUNT_OF(shapes); s++) {
         if (shapes[s].recording && !dir) continue;
         ek_arena arena = ek_sys_region_arena(&region);
-        if (make_work(dir, &shapes[s], &arena, &w, &err) != EK_OK) {
-            fprintf(stderr, "route: %s\n", err.text);
-            return 1;
-        }
-        for (size_t b = 0; b < EK_COUNT_OF(batches); b++) {
+        good = make_work(dir, &shapes[s], &arena, &w, err) == EK_OK;
+        for (size_t b = 0; good && b < EK_COUNT_OF(batches); b++) {
             run(&w, batches[b], &f, &sink);
             print_row(&shapes[s], batches[b], &f, json, first);
             first = false;
         }
     }
-    if (json) printf("],\"sink\":%lld}\n", (long long)sink);
+    if (json) printf("],\"sink\":%lld", (long long)sink);
     ek_sys_region_close(&region);
-    return sink == 0;
+    return good && sink != 0;
+}
+
+/* ---- all parts ---- */
+
+static bool run_parts(const char *dir, const char *only, bool json, ek_err *err)
+{
+    bool is_first = true, good = true;
+    for (int32_t part = 0; good && part < 3; part++) {
+        static const char *const names[] = {"plan", "coalesce", "adaptive"};
+        if (only && strcmp(only, names[part]) != 0) continue;
+        if (part > 0 && !dir) continue;
+        if (json && !is_first) printf(",");
+        is_first = false;
+        good = part == 0   ? run_plans(dir, json, err)
+               : part == 1 ? ek_bench_route_coalesce(dir, json, err)
+                           : ek_bench_route_adaptive(dir, json, err);
+    }
+    return good;
+}
+
+int main(int argc, char **argv)
+{
+    const char *dir = NULL, *only = NULL;
+    bool json = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--data") == 0 && i + 1 < argc) {
+            dir = argv[++i];
+        } else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+            only = argv[++i];
+        } else if (strcmp(argv[i], "--json") == 0) {
+            json = true;
+        } else {
+            fprintf(stderr, "usage: route [--data DIR] [--only plan|coalesce|adaptive] [--json]\n");
+            return 2;
+        }
+    }
+    ek_err err = {0};
+    if (json) {
+        printf("{");
+        ek_bench_print_machine_json();
+        printf(",");
+    } else {
+        ek_bench_print_machine();
+    }
+    if (!run_parts(dir, only, json, &err)) {
+        fprintf(stderr, "route: %s\n", err.text);
+        return 1;
+    }
+    if (json) printf("}\n");
+    return 0;
 }
