@@ -12,6 +12,7 @@
 
 #include "cli/args.h"
 #include "cli/exit.h"
+#include "cli/placement.h"
 #include "cli/reload.h"
 #include "cli/settings.h"
 #include "engine/engine.h"
@@ -22,7 +23,8 @@
 #include "sys/signal.h"
 #include "sys/thread.h"
 
-#define TICK_US 1000000 /* how often the main thread tells systemd that it is well */
+#define PLACEMENT_BYTES ((size_t)1 << 30) /* of address space: the largest placement */
+#define TICK_US         1000000 /* how often the main thread tells systemd that it is well */
 
 enum { OPTION_CHECK = EK_CLI_OPTION_OWN };
 
@@ -51,6 +53,7 @@ typedef struct server {
     ek_cli_settings settings;
     ek_cli_loaded loaded; /* in force */
     ek_sys_region metrics_region;
+    ek_sys_region placement_region; /* zeroed: there is no placement */
     ek_metrics *metrics;
     ek_gauge *reload_success; /* of the last attempt; 1 before any */
     ek_gateway *gateway;
@@ -184,6 +187,17 @@ static int drain(server *s, int signal_number)
     return s->hurry_signal != 0 || status != EK_OK ? EK_EXIT_TERMINATED : EK_EXIT_OK;
 }
 
+/* Engine params with everything that lies in files besides the model's. */
+static ek_status read_placement(server *s, ek_engine_params *params, ek_err *err)
+{
+    const char *path = s->loaded.config.placement_path;
+    if (!path) return EK_OK;
+    ek_status status = ek_sys_region_open(PLACEMENT_BYTES, 0, &s->placement_region);
+    if (status != EK_OK) return ek_err_set(err, status, "%s: no memory for it", path);
+    ek_arena perm = ek_sys_region_arena(&s->placement_region);
+    return ek_cli_placement_load(path, &perm, params, err);
+}
+
 /* The gateway answers before the model is there, so that health checks see a server that loads. */
 static int serve_model(server *s)
 {
@@ -196,8 +210,12 @@ static int serve_model(server *s)
 
     int code;
     ek_sys_notify("STATUS=loading the model");
-    if (ek_engine_create(&config->engine, config->model_path, config->chat_format, s->metrics,
-                         &s->engine, &err) < 0) {
+    ek_engine_params engine_params = config->engine;
+    ek_status status = read_placement(s, &engine_params, &err);
+    if (status >= 0)
+        status = ek_engine_create(&engine_params, config->model_path, config->chat_format,
+                                  s->metrics, &s->engine, &err);
+    if (status < 0) {
         code = no_model(&err);
     } else {
         ek_gateway_attach(s->gateway, s->engine);
@@ -238,6 +256,7 @@ static int serve(server *s)
         code = serve_model(s);
     }
     ek_sys_region_close(&s->metrics_region);
+    ek_sys_region_close(&s->placement_region);
     return code;
 }
 

@@ -20,10 +20,11 @@
 #include "sys/log.h"
 
 typedef struct ek_config {
-    const char *model_path;  /* NULL: not set anywhere */
-    const char *model_alias; /* id in the API; NULL: the file's name without .gguf */
-    const char *chat_format; /* NULL: recognise */
-    const char *log_path;    /* NULL: standard error */
+    const char *model_path;     /* NULL: not set anywhere */
+    const char *model_alias;    /* id in the API; NULL: the file's name without .gguf */
+    const char *chat_format;    /* NULL: recognise */
+    const char *log_path;       /* NULL: standard error */
+    const char *placement_path; /* NULL: none to begin with */
     ek_log_level log_level;
     ek_engine_params engine;
     ek_gateway_params gateway;

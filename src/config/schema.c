@@ -142,6 +142,11 @@ const ek_config_key ek_config_keys[] = {
      "auto",
      .help = "Places of each layer, of all devices together: one for each expert, and more for "
              "replicas. `auto` is an eighth more than there are experts."},
+    {"experts", "placement", EK_CONFIG_TEXT, AT(const char *, placement_path),
+     .unset = "as even as can be without knowing loads",
+     .help =
+         "Placement to begin with: a file that `evenkeel place --out` wrote for this model, so "
+         "many `devices`, and the loads that are expected. It says how many `slots` there are."},
     {"experts", "rebalance", EK_CONFIG_BOOL, AT(bool, engine.keel.rebalance), "true",
      .help = "Move replicas when traffic makes that worth while."},
     {"experts", "window", EK_CONFIG_DURATION, AT(int64_t, engine.keel.window_us), "1s", 100 * MS,

@@ -69,6 +69,12 @@ static ek_status resolve_params(ek_engine *engine, const ek_engine_params *param
     if (own->prefill_chunk_tokens > most) own->prefill_chunk_tokens = (int32_t)most;
     ek_status status = ek_keel_check(&own->keel, engine->shape.n_experts, err);
     if (status != EK_OK) return status;
+    int32_t n_layers = engine->shape.n_layers;
+    if (own->placement && own->placement_layers != n_layers)
+        return ek_err_set(err, EK_EINVAL,
+                          "the placement has %d layers, but the model has %d; make one from this "
+                          "model's loads",
+                          (int)own->placement_layers, (int)n_layers);
     own->keel.n_slots = ek_keel_slots(&own->keel, engine->shape.n_experts);
     engine->sched = (ek_sched_params){
         .running_max = own->running_max,
@@ -105,6 +111,7 @@ static ek_keel_setup keel_setup(const ek_engine *engine)
         .sample_us = engine->params.route.sample_us,
         .experts = engine->stats,
         .devices = engine->device_stats,
+        .slot_expert = engine->params.placement,
     };
 }
 
@@ -206,6 +213,7 @@ static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
     if (status != EK_OK) return ek_err_set(err, status, "too many experts to count");
     const ek_keel_setup keel = keel_setup(engine);
     status = ek_keel_create(&params->keel, &keel, arena, &engine->keel, err);
+    engine->params.placement = NULL; /* the caller's */
     if (status != EK_OK) return status;
     const ek_expert_local_params local = {
         .model = model,

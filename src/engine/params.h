@@ -28,6 +28,12 @@ typedef struct ek_engine_params {
     int64_t step_watchdog_us; /* a step that takes longer makes the engine unhealthy */
     ek_route_params route;
     ek_keel_params keel;
+    /*
+     * (placement_layers, keel.n_slots) expert of each slot to begin with, borrowed for create;
+     * NULL: as even as can be without knowing loads.
+     */
+    const int32_t *placement;
+    int32_t placement_layers;
 } ek_engine_params;
 
 #endif

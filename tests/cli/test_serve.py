@@ -235,6 +235,48 @@ class Reloading(unittest.TestCase):
             self.assertNotIn("event=drained", (tmp / "old").read_text())
 
 
+class Placement(unittest.TestCase):
+    """From the loads of a server to the placement of the next one, as docs/ROUTING.md says it."""
+
+    def test_loads_become_a_placement_that_is_served(self):
+        with folder() as tmp:
+            with Server() as server:
+                server.chat("what do you have in stock?", max_tokens=30)
+                seen = json.loads(server.request("GET", "/v1/experts?window=all")[2])
+            loads = tmp / "loads.csv"
+            loads.write_text("".join(",".join(map(str, layer)) + "\n" for layer in seen["tokens"]))
+            placement = tmp / "placement.csv"
+            done = run("place", "--loads", loads, "--slots", 10, "--devices", 2, "--nodes", 1, "--out", placement)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with Server("--set", "experts.devices=2", "--set", f"experts.placement={placement}") as server:
+                answer = server.chat("what do you have in stock?", max_tokens=30)
+                self.assertEqual(answer[0], 200)
+                devices = json.loads(server.request("GET", "/v1/experts")[2])["devices"]
+            self.assertEqual(devices["slots"], 10)
+            lines = [list(map(int, line.split(","))) for line in placement.read_text().split()]
+            self.assertEqual(devices["placement"], [[line[:5], line[5:]] for line in lines])
+
+    def test_what_cannot_be_is_refused(self):
+        def refused(text, code, *settings):
+            (tmp / "placement.csv").write_text(content)
+            done = run("serve", "--model", harness.TINY, "--listen", "127.0.0.1:0", "--set", "experts.devices=2",
+                       "--set", f"experts.placement={tmp / 'placement.csv'}", *settings)
+            self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+            self.assertIn(text, done.stderr)
+        good = "0,1,2,3,4,5,6,7,0,1\n"
+        with folder() as tmp:
+            content = good + good.replace("7", "seven")
+            refused("placement.csv:2:8: a number is expected here", 65)
+            content = good
+            refused("the placement has 1 layers, but the model has 2", 78)
+            content = good + good.replace("7", "8")
+            refused("placement: layer 1, slot 7: expert 8 of 8", 78)
+            content = good + good.replace("7", "-1")
+            refused("placement: layer 1 has no expert 7", 78)
+            content = good + good
+            refused("experts.slots is 12", 78, "--set", "experts.slots=12")
+
+
 class Documented(unittest.TestCase):
     def test_every_metric_is_in_the_docs(self):
         """/metrics and docs/METRICS.md have the same families, with the same types and meanings."""
