@@ -266,7 +266,7 @@ class Placement(unittest.TestCase):
         good = "0,1,2,3,4,5,6,7,0,1\n"
         with folder() as tmp:
             content = good + good.replace("7", "seven")
-            refused("placement.csv:2:8: a number is expected here", 65)
+            refused("placement.csv:2:15: a number is expected here", 65)
             content = good
             refused("the placement has 1 layers, but the model has 2", 78)
             content = good + good.replace("7", "8")
