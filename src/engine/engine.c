@@ -44,6 +44,8 @@ static ek_status check_params(const ek_engine_params *params, ek_err *err)
                              INT32_MAX - RUNNING_LIMIT);
     if (status == EK_OK) status = check_range(err, "context", params->context_tokens, 0, INT32_MAX);
     if (status == EK_OK) status = check_range(err, "kv_cache", params->kv_bytes, 0, INT64_MAX);
+    if (status == EK_OK)
+        status = check_range(err, "step_target", params->step_target_us, 0, INT64_MAX);
     int32_t block = params->kv_block_tokens;
     if (status == EK_OK && block != 16 && block != 32 && block != 64)
         status = ek_err_set(err, EK_EINVAL, "kv_block_tokens is %d; it must be 16, 32 or 64",
@@ -342,6 +344,7 @@ static ek_status prepare(ek_engine *engine, const ek_engine_params *params, cons
         return ek_err_set(err, EK_ENOMEM, "no memory for %zu bytes of step buffers", bytes);
     *out_arena = ek_sys_region_arena(&engine->region);
     init_step(engine, out_arena);
+    ek_sched_pace_init(&engine->pace);
     return open_compute(engine, out_arena, err);
 }
 

@@ -23,6 +23,7 @@
 #include "expert/model_file.h"
 #include "kernels/kernels.h"
 #include "route/route.h"
+#include "sched/pace.h"
 #include "sched/sched.h"
 #include "sys/mem.h"
 #include "sys/pool.h"
@@ -55,6 +56,7 @@ typedef struct ek_step {
     ek_arena *sampler_scratch; /* (n_threads) */
     ek_sys_ticket ticket;
     int32_t n_rows;
+    int32_t n_decode; /* sequences of the step that compute their one next token */
 } ek_step;
 
 struct ek_engine {
@@ -93,6 +95,7 @@ struct ek_engine {
     ek_sys_thread thread;
     ek_crew crew;
     ek_step step;
+    ek_sched_pace pace; /* what steps cost */
     ek_evenness evenness;
     int64_t tick_us; /* when the next tick is due */
 };

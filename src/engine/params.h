@@ -23,6 +23,7 @@ typedef struct ek_engine_params {
     int64_t queue_timeout_us;     /* a request that waited longer is refused; 0: never */
     int32_t kv_block_tokens;      /* tokens of one cache block: 16, 32 or 64 */
     int32_t prefill_chunk_tokens; /* most prompt tokens of one step */
+    int64_t step_target_us; /* what a step may take while answers run (sched/pace.h); 0: any */
     bool prefix_cache;
     int64_t prefix_ttl_us;    /* unused prefix blocks are forgotten after this long */
     int64_t step_watchdog_us; /* a step that takes longer makes the engine unhealthy */

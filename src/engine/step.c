@@ -7,7 +7,27 @@
 #include "sys/clock.h"
 #include "sys/log.h"
 
+#define CHUNK_MIN 16 /* prompt tokens that every step with room for prompts takes */
+
 /* ---- who takes part ---- */
+
+/*
+ * What the scheduler may put together now: as many prompt tokens as the target for steps allows
+ * while that many answers run.
+ */
+static ek_sched_params paced(const ek_engine *engine)
+{
+    ek_sched_params params = engine->sched;
+    int32_t n_decode = 0, most = params.prefill_chunk_tokens;
+    for (int32_t i = 0; i < engine->crew.n_running; i++) {
+        const ek_sched_running *seq = &engine->step.view[i];
+        n_decode += !seq->paused && seq->n_tokens - seq->n_cached == 1;
+    }
+    int32_t least = most < CHUNK_MIN ? most : CHUNK_MIN;
+    params.prefill_chunk_tokens =
+        ek_sched_pace_chunk(&engine->pace, n_decode, engine->params.step_target_us, least, most);
+    return params;
+}
 
 /*
  * Compose until nobody has to give way any more: shared blocks come free only with their last
@@ -19,7 +39,8 @@ static int32_t compose(ek_engine *engine, int64_t now_us)
     for (;;) {
         ek_sched_step plan = {.pick = step->pick, .preempt = step->preempt};
         ek_engine_crew_view(engine);
-        ek_sched_compose(&engine->sched, step->view, engine->crew.n_running,
+        const ek_sched_params params = paced(engine);
+        ek_sched_compose(&params, step->view, engine->crew.n_running,
                          ek_engine_kv_available(engine->kv), &plan);
         if (plan.n_preempts == 0) return plan.n_picks;
         /* Giving one up moves those behind it: from the back, so that the other indices stay. */
@@ -46,6 +67,7 @@ static int32_t build_batch(ek_engine *engine, int32_t n_picks, int64_t now_us)
     ek_step *step = &engine->step;
     int32_t n_tokens = 0;
     step->n_rows = 0;
+    step->n_decode = 0;
     for (int32_t i = 0; i < n_picks; i++) {
         ek_request *request = engine->crew.running[step->pick[i].idx];
         int32_t beg = request->kv.n_tokens, n = step->pick[i].n_tokens;
@@ -54,6 +76,7 @@ static int32_t build_batch(ek_engine *engine, int32_t n_picks, int64_t now_us)
         ek_assert(status == EK_OK);
         bool is_whole = beg + n == request->n_tokens;
         if (is_whole) step->row[step->n_rows++] = request;
+        step->n_decode += is_whole && n == 1;
         step->seq[i] = (ek_batch_seq){
             .kv = &request->kv,
             .tokens = request->tokens + beg,
@@ -233,6 +256,9 @@ bool ek_engine_step_run(ek_engine *engine, int64_t now_us)
         sample(engine);
     }
     int64_t end_us = end_step(engine, start_us, n_tokens);
+    if (status == EK_OK)
+        ek_sched_pace_learn(&engine->pace, engine->step.n_decode, n_tokens - engine->step.n_decode,
+                            end_us - start_us);
     if (status == EK_OK)
         take_in_rows(engine, end_us);
     else
