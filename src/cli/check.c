@@ -43,7 +43,7 @@ const ek_cli_command ek_cli_check = {
     .summary = "check a configuration file",
     .about =
         "Reads a configuration file as serve would and says what is wrong with it: file, line and\n"
-        "the nearest known key, or which routing keys do not go together. Nothing is opened or "
+        "the nearest known key, or which routing keys do not go together. Nothing is opened or\n"
         "started. Exit code 78 means invalid.",
     .run = run,
 };

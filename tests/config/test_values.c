@@ -336,8 +336,8 @@ static void test_unknown_keys(void **state)
         {"gateway.threads", "unknown key \"threads\" in gateway; did you mean engine.threads?"},
         {"log", "log is a section; name one of its keys: path, level"},
         {"log.colour", "unknown key \"colour\" in log; known are path, level"},
-        {"version", "unknown key \"version\"; known are model, log, engine, routing, gateway"},
-        {"", "known are model, log, engine, routing, gateway"},
+        {"version", "unknown key \"version\"; known are model, log, engine, routing, experts, gateway"},
+        {"", "known are model, log, engine, routing, experts, gateway"},
         {".", "known are model"},
         {"engine.", "known are threads"},
     };
