@@ -5,6 +5,7 @@
 #include "gateway/handlers.h"
 #include "gateway/state.h"
 #include "http/json_out.h"
+#include "http/media.h"
 #include "http/uri.h"
 #include "sys/mem.h"
 #include "telemetry/prom_experts.h"
@@ -108,24 +109,24 @@ void ek_gateway_run_version(ek_call *call)
  * Both renderers say how much room they want; what they count may have grown meanwhile, so ask
  * again.
  */
-static bool add_registry(const ek_metrics *metrics, ek_buf *text)
+static bool add_registry(const ek_metrics *metrics, ek_prom_format format, ek_buf *text)
 {
-    for (size_t need = ek_telemetry_metrics_render(metrics, NULL, 0);;) {
+    for (size_t need = ek_telemetry_metrics_render(metrics, format, NULL, 0);;) {
         if (!ek_http_buf_reserve(text, need)) return false;
         size_t room = text->cap - text->len;
-        need = ek_telemetry_metrics_render(metrics, text->data + text->len, room);
+        need = ek_telemetry_metrics_render(metrics, format, text->data + text->len, room);
         if (need > room) continue;
         text->len += need;
         return true;
     }
 }
 
-static bool add_experts(const ek_expert_stats *stats, ek_buf *text)
+static bool add_experts(const ek_expert_stats *stats, ek_prom_format format, ek_buf *text)
 {
     for (size_t need = 0;;) {
         if (!ek_http_buf_reserve(text, need)) return false;
         size_t room = text->cap - text->len;
-        need = ek_telemetry_experts_render(stats, METRICS_WINDOW_US, METRICS_EXPERTS,
+        need = ek_telemetry_experts_render(stats, METRICS_WINDOW_US, METRICS_EXPERTS, format,
                                            text->data + text->len, room);
         if (need > room) continue;
         text->len += need;
@@ -133,12 +134,26 @@ static bool add_experts(const ek_expert_stats *stats, ek_buf *text)
     }
 }
 
+/* Prometheus asks for both and weighs them; who has no preference gets the older one. */
+static ek_prom_format wanted_format(ek_str accept)
+{
+    int32_t open = ek_http_media_weight(accept, "application/openmetrics-text", "1.0.0");
+    int32_t text = ek_http_media_weight(accept, "text/plain", "0.0.4");
+    return open > text ? EK_PROM_OPENMETRICS : EK_PROM_TEXT;
+}
+
 void ek_gateway_run_metrics(ek_call *call)
 {
+    ek_prom_format format = wanted_format(call->http.accept);
     ek_engine *engine = ek_gateway_engine(call->gateway);
     ek_buf *text = &call->http.reply.body;
-    bool ok = add_registry(call->gateway->metrics, text) &&
-              (!engine || add_experts(ek_engine_experts(engine), text));
-    ek_gateway_call_json(call);
-    if (ok) call->http.reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    bool ok = add_registry(call->gateway->metrics, format, text) &&
+              (!engine || add_experts(ek_engine_experts(engine), format, text));
+    if (format == EK_PROM_OPENMETRICS) ek_http_buf_addz(text, "# EOF\n");
+    ok = ok && !text->failed;
+    ek_gateway_call_json(call); /* a text that failed becomes an error */
+    if (!ok) return;
+    call->http.reply.content_type =
+        format == EK_PROM_OPENMETRICS ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                                      : "text/plain; version=0.0.4; charset=utf-8";
 }

@@ -33,7 +33,7 @@ void ek_http_counters_init(ek_metrics *metrics, ek_http_counters *out_counters)
     out_counters->body_bytes = ek_telemetry_gauge(metrics, "evenkeel_http_body_bytes", NULL, 1,
                                                   "Bytes of request bodies held in memory.");
     out_counters->connections_total = ek_telemetry_counter(
-        metrics, "evenkeel_http_connections_total", NULL, "Connections accepted.");
+        metrics, "evenkeel_http_connections_accepted_total", NULL, "Connections accepted.");
     out_counters->connections_refused =
         ek_telemetry_counter(metrics, "evenkeel_http_connections_refused_total", NULL,
                              "Connections refused because of a connection limit.");

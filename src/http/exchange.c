@@ -17,15 +17,26 @@ int64_t ek_http_exchange_age_us(const ek_exchange *exchange)
 
 /* ---- life ---- */
 
-static bool copy_target(ek_exchange *exchange, const ek_head *head)
+/* A part of the head into memory that outlives it. */
+static ek_str copy_part(char **at, ek_str part)
 {
-    char *target = ek_sys_calloc(head->path.len + head->query.len + 1, 1);
-    if (!target) return false;
-    memcpy(target, head->path.data, head->path.len);
-    if (head->query.len) memcpy(target + head->path.len, head->query.data, head->query.len);
-    exchange->target = target;
-    exchange->path = (ek_str){target, head->path.len};
-    exchange->query = (ek_str){target + head->path.len, head->query.len};
+    ek_str copy = {*at, part.len};
+    if (part.len) memcpy(*at, part.data, part.len);
+    *at += part.len;
+    return copy;
+}
+
+/* What is needed of a head after its connection went on to the next one. */
+static bool copy_head(ek_exchange *exchange, const ek_head *head)
+{
+    ek_str accept = {0};
+    (void)ek_http_head_field(head, "accept", &accept);
+    char *at = ek_sys_calloc(head->path.len + head->query.len + accept.len + 1, 1);
+    if (!at) return false;
+    exchange->head = at;
+    exchange->path = copy_part(&at, head->path);
+    exchange->query = copy_part(&at, head->query);
+    exchange->accept = copy_part(&at, accept);
     return true;
 }
 
@@ -43,7 +54,7 @@ ek_exchange *ek_http_exchange_begin(const ek_http_service *service, void *ctx, c
     ek_http_request_id_of(head, exchange->request_id);
     ek_http_ip_text(conn->ip, exchange->client);
     ek_gauge_add(service->counters.requests_open, 1);
-    if (!copy_target(exchange, head)) {
+    if (!copy_head(exchange, head)) {
         ek_http_exchange_unref(exchange);
         return NULL;
     }
@@ -71,7 +82,7 @@ void ek_http_exchange_unref(ek_exchange *exchange)
     ek_http_buf_fini(&exchange->reply.body);
     ek_http_buf_fini(&exchange->stream);
     ek_sys_mutex_fini(&exchange->lock);
-    ek_sys_free(exchange->target);
+    ek_sys_free(exchange->head);
     ek_gauge_add(exchange->service->counters.requests_open, -1);
     /* Last: whoever waits for all exchanges to end may free the service a moment later. */
     exchange->service->handler->destroy(exchange);

@@ -81,9 +81,10 @@ typedef struct ek_exchange {
     const struct ek_http_service *service; /* borrowed: outlives every exchange */
     char request_id[EK_REQUEST_ID_MAX + 1];
     char client[EK_IP_TEXT_MAX]; /* its address */
-    char *target;                /* owned: copies of raw path and query, which the next two are */
-    ek_str path;
-    ek_str query;
+    char *head;                  /* owned: copies of what the next three are */
+    ek_str path;                 /* raw */
+    ek_str query;                /* raw */
+    ek_str accept;               /* the header; empty: none */
     ek_exchange_plan plan;
     bool wants_body; /* false: body bytes are swallowed, the reply is known */
     int64_t start_us;

@@ -154,13 +154,12 @@ static void render_hist(ek_prom *prom, const series *s)
     uint64_t seen = 0;
     uint32_t fine = 0;
     for (int32_t i = 0; i < s->n_bounds; i++) {
-        char number[32], le[48];
+        char le[48];
         /* Half a unit guards against 0.001 / 1e-6 = 999.99... */
         uint32_t last = ek_hist_bucket_of((uint64_t)(s->bounds[i] / s->scale + 0.5));
         for (; fine <= last; fine++)
             seen += atomic_load_explicit(&s->of.hist->bucket[fine], memory_order_relaxed);
-        ek_telemetry_prom_number(s->bounds[i], number);
-        snprintf(le, sizeof le, "le=\"%s\"", number);
+        ek_telemetry_prom_bound(prom, s->bounds[i], le);
         ek_telemetry_prom_series(prom, s->name, "_bucket", s->labels, le);
         ek_telemetry_prom_u64(prom, seen);
     }
@@ -190,10 +189,11 @@ static void render_series(ek_prom *prom, const series *s)
     }
 }
 
-size_t ek_telemetry_metrics_render(const ek_metrics *metrics, char *out_text, size_t bytes)
+size_t ek_telemetry_metrics_render(const ek_metrics *metrics, ek_prom_format format, char *out_text,
+                                   size_t bytes)
 {
     static const char *const type_name[] = {"counter", "gauge", "histogram"};
-    ek_prom prom = {.out = out_text, .room = bytes};
+    ek_prom prom = {.format = format, .out = out_text, .room = bytes};
     int32_t n_series = atomic_load_explicit(&metrics->n_series, memory_order_acquire);
     for (int32_t i = 0; i < n_series; i++) {
         if (!metrics->series[i].is_first) continue;

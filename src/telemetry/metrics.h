@@ -1,5 +1,5 @@
 /*
- * Metrics: named counters, gauges and histograms, and their Prometheus text (version 0.0.4).
+ * Metrics: named counters, gauges and histograms, and their text for Prometheus.
  *
  * A registry is filled at start, by one thread at a time, and then only counted in: updates are
  * relaxed atomics from any thread, rendering may run at any time from any thread, also while
@@ -18,6 +18,7 @@
 #include "base/attr.h"
 #include "base/hist.h"
 #include "base/status.h"
+#include "telemetry/prometheus.h"
 
 #define EK_METRICS_MAX         512               /* series of one registry */
 #define EK_METRICS_LABELS_MAX  120               /* bytes of one series' labels */
@@ -89,13 +90,14 @@ static inline int64_t ek_gauge_get(const ek_gauge *gauge)
 }
 
 /**
- * Write the Prometheus text: families in the order of their first registration, series of one name
+ * Write the text (for OpenMetrics without its last line): families in the order of their first registration, series of one name
  * together.
  * @param out_text not NUL-terminated
  * @return bytes that the whole text takes; when that is > bytes nothing beyond `bytes` was written
  *         and the caller comes again with more room
  */
-size_t ek_telemetry_metrics_render(const ek_metrics *metrics, char *out_text, size_t bytes);
+size_t ek_telemetry_metrics_render(const ek_metrics *metrics, ek_prom_format format, char *out_text,
+                                   size_t bytes);
 
 /** The ladder for latencies in seconds: 1 ms .. 60 s. */
 extern const double ek_latency_bounds[];

@@ -173,15 +173,14 @@ static void render_service(ek_prom *prom, const ek_expert_stats *stats)
     for (int32_t l = 0; l < ek_telemetry_experts_layers(stats); l++) {
         uint64_t bucket[EK_SERVICE_BUCKETS], sum_us, seen = 0;
         uint32_t fine = 0;
-        char label[LABEL_BYTES], number[32], le[LABEL_BYTES];
+        char label[LABEL_BYTES], le[LABEL_BYTES];
         merge_service(stats, l, bucket, &sum_us);
         layer_label(l, label);
         for (size_t i = 0; i < EK_COUNT_OF(service_bounds_us); i++) {
             /* A fine bucket counts, whole, where the bound that it holds does. */
             while (fine <= ek_telemetry_service_bucket_of(service_bounds_us[i]))
                 seen += bucket[fine++];
-            ek_telemetry_prom_number((double)service_bounds_us[i] / 1e6, number);
-            snprintf(le, sizeof le, "le=\"%s\"", number);
+            ek_telemetry_prom_bound(prom, (double)service_bounds_us[i] / 1e6, le);
             ek_telemetry_prom_series(prom, name, "_bucket", label, le);
             ek_telemetry_prom_u64(prom, seen);
         }
@@ -197,10 +196,10 @@ static void render_service(ek_prom *prom, const ek_expert_stats *stats)
 }
 
 size_t ek_telemetry_experts_render(const ek_expert_stats *stats, int64_t window_us, int32_t top_k,
-                                   char *out, size_t bytes)
+                                   ek_prom_format format, char *out, size_t bytes)
 {
     ek_assert(top_k >= 0 && top_k <= EK_PROM_EXPERTS_TOP_MAX);
-    ek_prom prom = {.out = out, .room = bytes};
+    ek_prom prom = {.format = format, .out = out, .room = bytes};
     overview view = {.hot.max = top_k};
     look_over(stats, window_us, &view);
     render_figures(&prom, &view, ek_telemetry_experts_layers(stats));

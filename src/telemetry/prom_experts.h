@@ -1,5 +1,5 @@
 /*
- * The experts as Prometheus text: figures per layer, and the hottest few experts by name.
+ * The experts as text for Prometheus: figures per layer, and the hottest few experts by name.
  *
  * The whole matrix would be thousands of series at each scrape; it is had as JSON from /v1/experts
  * instead. Here the text is bounded: 48 layers of 128 experts take less than 200 KB, whatever the
@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "telemetry/experts.h"
+#include "telemetry/prometheus.h"
 
 #define EK_PROM_EXPERTS_TOP_MAX 64
 
@@ -26,6 +27,6 @@
  * Any thread, lock-free.
  */
 size_t ek_telemetry_experts_render(const ek_expert_stats *stats, int64_t window_us, int32_t top_k,
-                                   char *out, size_t bytes);
+                                   ek_prom_format format, char *out, size_t bytes);
 
 #endif

@@ -20,11 +20,16 @@ void ek_telemetry_prom_text(ek_prom *prom, const char *text)
 
 void ek_telemetry_prom_family(ek_prom *prom, const char *name, const char *type, const char *help)
 {
+    bool is_open = prom->format == EK_PROM_OPENMETRICS;
+    size_t n_name = strlen(name);
+    if (is_open && strcmp(type, "counter") == 0) n_name -= strlen("_total");
     ek_telemetry_prom_text(prom, "# HELP ");
-    ek_telemetry_prom_text(prom, name);
+    put(prom, name, n_name);
     put(prom, " ", 1);
-    for (const char *c = help; *c; c++) { /* the format's two escapes in help texts */
-        if (*c == '\n')
+    for (const char *c = help; *c; c++) { /* the formats' escapes in help texts */
+        if (is_open && *c == '"')
+            put(prom, "\\\"", 2);
+        else if (*c == '\n')
             put(prom, "\\n", 2);
         else if (*c == '\\')
             put(prom, "\\\\", 2);
@@ -32,7 +37,7 @@ void ek_telemetry_prom_family(ek_prom *prom, const char *name, const char *type,
             put(prom, c, 1);
     }
     ek_telemetry_prom_text(prom, "\n# TYPE ");
-    ek_telemetry_prom_text(prom, name);
+    put(prom, name, n_name);
     put(prom, " ", 1);
     ek_telemetry_prom_text(prom, type);
     put(prom, "\n", 1);
@@ -76,6 +81,16 @@ void ek_telemetry_prom_f64(ek_prom *prom, double value)
     ek_telemetry_prom_number(value, text);
     ek_telemetry_prom_text(prom, text);
     put(prom, "\n", 1);
+}
+
+void ek_telemetry_prom_bound(const ek_prom *prom, double bound, char out_label[48])
+{
+    char number[32];
+    ek_telemetry_prom_number(bound, number);
+    /* OpenMetrics: a float's text is a float's, so that each number has one. */
+    bool is_whole = !strchr(number, '.') && !strchr(number, 'e') && !strchr(number, 'n');
+    const char *rest = is_whole && prom->format == EK_PROM_OPENMETRICS ? ".0" : "";
+    snprintf(out_label, 48, "le=\"%s%s\"", number, rest);
 }
 
 bool ek_telemetry_prom_label(char *out, size_t bytes, const char *name, const char *value)

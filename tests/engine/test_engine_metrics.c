@@ -35,7 +35,7 @@ static void has_lines(const char *text, const char *const *lines, size_t n)
 
 static void render(const ek_metrics *metrics, char *text)
 {
-    size_t n = ek_telemetry_metrics_render(metrics, text, TEXT_BYTES - 1);
+    size_t n = ek_telemetry_metrics_render(metrics, EK_PROM_TEXT, text, TEXT_BYTES - 1);
     assert_true(n < TEXT_BYTES);
     text[n] = '\0';
 }

@@ -1,7 +1,7 @@
 /*
- * Bytes -> the head parser, percent-decoding, queries, durations. A head that is found piece by
- * piece must be the one found at once; one that is taken has consistent framing and can be looked
- * into.
+ * Bytes -> the head parser, percent-decoding, queries, durations, media types. A head that is found
+ * piece by piece must be the one found at once; one that is taken has consistent framing and can be
+ * looked into.
  */
 #include <stdint.h>
 #include <string.h>
@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "http/head.h"
 #include "http/json_out.h"
+#include "http/media.h"
 #include "http/uri.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -52,6 +53,8 @@ static void check_decoding(ek_str text)
     if (ek_http_uri_duration_us(text, &us) == EK_OK) ek_assert(us >= 0);
     ek_str value;
     if (ek_http_uri_query(text, "window", &value)) ek_assert(value.len <= text.len);
+    int32_t weight = ek_http_media_weight(text, "text/plain", "0.0.4");
+    ek_assert(weight >= 0 && weight <= 1000);
     ek_buf json = {0};
     ek_http_json_string(&json, text);
     for (size_t i = 0; i < json.len; i++)

@@ -580,7 +580,7 @@ static void streams_to_an_old_client(void **state)
 static void reuses_a_connection(void **state)
 {
     (void)state;
-    double before = house_metric(&shared, "evenkeel_http_connections_total");
+    double before = house_metric(&shared, "evenkeel_http_connections_accepted_total");
     client c = client_open(shared.address);
     for (int i = 0; i < 30; i++) {
         static const char *const bodies[] = {"{" HI ",\"max_tokens\":5,\"stream\":true}",
@@ -591,7 +591,7 @@ static void reuses_a_connection(void **state)
         reply_free(&r);
     }
     client_close(&c);
-    assert_true(house_metric(&shared, "evenkeel_http_connections_total") == before + 1);
+    assert_true(house_metric(&shared, "evenkeel_http_connections_accepted_total") == before + 1);
 }
 
 int main(void)

@@ -12,6 +12,7 @@
 
 #include "house.h"
 #include "http/client.h"
+#include "telemetry/openmetrics.h"
 
 static house shared;
 
@@ -215,6 +216,53 @@ static void shows_every_expert_choice(void **state)
 }
 
 /* M1, M2: the text is complete, bounded, and no name that a client sends becomes a label. */
+static reply get_metrics(const char *accept)
+{
+    char text[512];
+    snprintf(text, sizeof text,
+             "GET /metrics HTTP/1.1\r\nHost: a\r\n%s%s%sConnection: close\r\n\r\n",
+             accept ? "Accept: " : "", accept ? accept : "", accept ? "\r\n" : "");
+    return request_raw(shared.address, text);
+}
+
+/* The whole text, as the server gives it, in the format that was asked for. */
+static void metrics_come_in_both_formats(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *accept; /* NULL: no such header */
+        bool openmetrics;
+    } cases[] = {
+        {NULL, false},
+        {"*/*", false},
+        {"text/plain", false},
+        {"application/json", false},
+        {"application/openmetrics-text", true},
+        {"application/openmetrics-text; version=1.0.0; charset=utf-8", true},
+        {"application/openmetrics-text; version=0.0.1", false},
+        {"application/openmetrics-text;q=0", false},
+        {"text/plain;version=0.0.4;q=1, application/openmetrics-text;q=0.5", false},
+        {"application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+         "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,"
+         "text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+         true}, /* Prometheus 3 */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        reply r = get_metrics(cases[i].accept);
+        char why[256] = "";
+        assert_int_equal(r.status, 200);
+        assert_true(reply_header_is(
+            &r, "Content-Type",
+            cases[i].openmetrics ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                                 : "text/plain; version=0.0.4; charset=utf-8"));
+        bool ok = openmetrics_check(r.body, r.n_body, cases[i].openmetrics, why, sizeof why);
+        if (!ok) print_message("%s\n", why);
+        assert_true(ok);
+        assert_non_null(strstr(r.body, "evenkeel_layer_expert_service_seconds_bucket"));
+        reply_free(&r);
+    }
+}
+
 static void metrics_are_bounded(void **state)
 {
     (void)state;
@@ -310,6 +358,7 @@ int main(void)
         cmocka_unit_test(texts_survive_the_round_trip),
         cmocka_unit_test(shows_every_expert_choice),
         cmocka_unit_test(shows_how_even_it_is),
+        cmocka_unit_test(metrics_come_in_both_formats),
         cmocka_unit_test(metrics_are_bounded),
         cmocka_unit_test(serves_a_page_that_needs_nothing_else),
         cmocka_unit_test(describes_the_model),

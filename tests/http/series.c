@@ -13,10 +13,10 @@
 /* The text that /metrics would give, without going through a server. */
 static char *metrics_text(const ek_metrics *metrics)
 {
-    size_t room = ek_telemetry_metrics_render(metrics, NULL, 0) + 4096;
+    size_t room = ek_telemetry_metrics_render(metrics, EK_PROM_TEXT, NULL, 0) + 4096;
     char *text = malloc(room + 1);
     assert_non_null(text);
-    size_t n = ek_telemetry_metrics_render(metrics, text, room);
+    size_t n = ek_telemetry_metrics_render(metrics, EK_PROM_TEXT, text, room);
     assert_true(n <= room);
     text[n] = '\0';
     return text;

@@ -246,7 +246,7 @@ static void keeps_connections_alive(void **state)
         assert_null(connection);
         reply_free(&r);
     }
-    assert_true(site_metric(s, "evenkeel_http_connections_total") == 1);
+    assert_true(site_metric(s, "evenkeel_http_connections_accepted_total") == 1);
     /* In pieces, with pauses, the next request is as good. */
     const char *pieces[] = {"GE", "T /li", "vez HTTP/1.1\r", "\nHost: a\r\n\r", "\n"};
     for (int i = 0; i < 5; i++) {

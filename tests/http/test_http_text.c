@@ -1,6 +1,6 @@
 /*
  * The small text tools: JSON escaping (whatever goes in, valid one-line JSON comes out), growable
- * buffers, percent- decoding, queries and durations, request ids.
+ * buffers, percent- decoding, queries and durations, request ids, media types.
  */
 #include <jansson.h>
 #include <math.h>
@@ -11,9 +11,11 @@
 
 #include <cmocka.h>
 
+#include "base/attr.h"
 #include "base/rng.h"
 #include "http/buf.h"
 #include "http/json_out.h"
+#include "http/media.h"
 #include "http/request_id.h"
 #include "http/uri.h"
 
@@ -191,6 +193,46 @@ static void checks_request_ids(void **state)
     assert_string_not_equal(one, two);
 }
 
+/* Of the ranges that cover a type the closest counts, whatever the order. */
+static void weighs_media_types(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *accept;
+        int32_t json, text;
+    } cases[] = {
+        {"", 0, 0},
+        {"*/*", 1000, 1000},
+        {"*/*;q=0.2", 200, 200},
+        {"text/plain", 0, 1000},
+        {"Text/Plain ; Q=0.125", 0, 125},
+        {"text/*;q=0.5, text/plain;q=0.1, */*;q=1", 1000, 100},
+        {"text/plain;q=0, */*", 1000, 0},
+        {"text/plain;version=0.0.4;q=0.3, application/json;q=0.25", 250, 300},
+        {"text/plain;version=\"0.0.4\";q=0.3", 0, 300},
+        {"text/plain;version=1.0.0;q=0.4,text/plain;version=0.0.4;q=0.3", 0, 300},
+        {"text/plain;q=0.3, text/plain;charset=utf-8;q=0.4", 0, 400},
+        {"text/plain;x=\"a, application/json\"", 0, 1000},
+        {"application/json;q=1.001", 0, 0},
+        {"application/json;q=2", 0, 0},
+        {"application/json;q=-1", 0, 0},
+        {"application/json;q=", 0, 0},
+        {"application/json;q=0.1234", 0, 0},
+        {"application/jsonx, application/jso, application", 0, 0},
+        {"*/json, text/plain/*", 0, 0},
+        {",, ;; ,application/json;;q=0.5,", 500, 0},
+    };
+    for (size_t i = 0; i < EK_COUNT_OF(cases); i++) {
+        ek_str accept = ek_str_from(cases[i].accept);
+        int32_t json = ek_http_media_weight(accept, "application/json", "1");
+        int32_t text = ek_http_media_weight(accept, "text/plain", "0.0.4");
+        if (json != cases[i].json || text != cases[i].text)
+            print_message("%s: %d, %d\n", cases[i].accept, json, text);
+        assert_int_equal(json, cases[i].json);
+        assert_int_equal(text, cases[i].text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +245,7 @@ int main(void)
         cmocka_unit_test(finds_query_values),
         cmocka_unit_test(reads_durations),
         cmocka_unit_test(checks_request_ids),
+        cmocka_unit_test(weighs_media_types),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

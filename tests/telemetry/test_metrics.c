@@ -47,7 +47,7 @@ static int teardown(void **state)
 static const char *render(void)
 {
     static char text[1 << 16];
-    size_t len = ek_telemetry_metrics_render(metrics, text, sizeof text - 1);
+    size_t len = ek_telemetry_metrics_render(metrics, EK_PROM_TEXT, text, sizeof text - 1);
     assert_true(len < sizeof text);
     text[len] = '\0';
     return text;
@@ -144,10 +144,10 @@ static void test_full_registry_fits_its_arena(void **state)
                                        ek_latency_bounds, ek_latency_n_bounds, "H.");
         ek_hist_record(h, 5000);
     }
-    size_t len = ek_telemetry_metrics_render(metrics, NULL, 0);
+    size_t len = ek_telemetry_metrics_render(metrics, EK_PROM_TEXT, NULL, 0);
     char *text = malloc(len);
     assert_non_null(text);
-    assert_int_equal(ek_telemetry_metrics_render(metrics, text, len), len);
+    assert_int_equal(ek_telemetry_metrics_render(metrics, EK_PROM_TEXT, text, len), len);
     static const char last[] = "evenkeel_h_seconds_count{i=\"511\"} 1\n";
     assert_memory_equal(text + len - (sizeof last - 1), last, sizeof last - 1);
     free(text);
@@ -163,11 +163,11 @@ static void test_too_little_room(void **state)
     assert_null(none);
     ek_counter_add(ek_telemetry_counter(metrics, "evenkeel_a_total", "x=\"1\"", "Some help."), 7);
     char whole[512], text[512];
-    size_t len = ek_telemetry_metrics_render(metrics, whole, sizeof whole);
+    size_t len = ek_telemetry_metrics_render(metrics, EK_PROM_TEXT, whole, sizeof whole);
     assert_true(len < sizeof whole);
     for (size_t room = 0; room <= len; room++) {
         memset(text, '#', sizeof text);
-        assert_int_equal(ek_telemetry_metrics_render(metrics, text, room), len);
+        assert_int_equal(ek_telemetry_metrics_render(metrics, EK_PROM_TEXT, text, room), len);
         for (size_t i = room; i < sizeof text; i++)
             assert_int_equal(text[i], '#');
         /* What was written is a beginning of the whole, without holes. */

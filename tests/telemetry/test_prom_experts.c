@@ -34,10 +34,11 @@ static ek_expert_stats *open_stats(int32_t n_layers, int32_t n_experts)
 
 static char *render(const ek_expert_stats *stats, int32_t top_k)
 {
-    size_t len = ek_telemetry_experts_render(stats, 10 * S, top_k, NULL, 0);
+    size_t len = ek_telemetry_experts_render(stats, 10 * S, top_k, EK_PROM_TEXT, NULL, 0);
     char *text = malloc(len + 1);
     assert_non_null(text);
-    assert_int_equal(ek_telemetry_experts_render(stats, 10 * S, top_k, text, len), len);
+    assert_int_equal(ek_telemetry_experts_render(stats, 10 * S, top_k, EK_PROM_TEXT, text, len),
+                     len);
     text[len] = '\0';
     return text;
 }
@@ -226,7 +227,8 @@ static void test_too_little_room(void **state)
     assert_non_null(text);
     for (size_t room = 0; room < len; room += 7) {
         memset(text, '#', len + 1);
-        assert_int_equal(ek_telemetry_experts_render(stats, 10 * S, 1, text, room), len);
+        assert_int_equal(ek_telemetry_experts_render(stats, 10 * S, 1, EK_PROM_TEXT, text, room),
+                         len);
         for (size_t i = room; i <= len; i++)
             assert_int_equal(text[i], '#');
     }
