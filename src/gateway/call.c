@@ -120,9 +120,11 @@ static void ended(const ek_exchange *exchange, int32_t status, int64_t age_us)
     ek_str path = exchange->path;
     if (path.len > PATH_LOG_MAX) path.len = PATH_LOG_MAX;
     ek_log(level_of(status), "gateway", "request",
-           "id=%s client=%s path=\"%.*s\" status=%d code=%s stream=%d ms=%.1f first_byte_ms=%.1f "
+           "id=%s trace=%s client=%s path=\"%.*s\" status=%d code=%s stream=%d ms=%.1f "
+           "first_byte_ms=%.1f "
            "prompt_tokens=%d completion_tokens=%d",
-           exchange->request_id, exchange->client, EK_STR_ARG(path), status,
+           exchange->request_id, exchange->trace_id[0] ? exchange->trace_id : "-", exchange->client,
+           EK_STR_ARG(path), status,
            exchange->phase == EK_EXCHANGE_SENT && exchange->reply.code ? exchange->reply.code : "-",
            exchange->phase == EK_EXCHANGE_STREAMING, (double)age_us * 1e-3,
            (double)exchange->first_byte_us * 1e-3, usage.prompt_tokens, usage.completion_tokens);

@@ -52,6 +52,7 @@ ek_exchange *ek_http_exchange_begin(const ek_http_service *service, void *ctx, c
     exchange->start_us = ek_sys_now_us();
     ek_sys_mutex_init(&exchange->lock);
     ek_http_request_id_of(head, exchange->request_id);
+    ek_http_traceparent_of(head, exchange->trace_id);
     ek_http_ip_text(conn->ip, exchange->client);
     ek_gauge_add(service->counters.requests_open, 1);
     if (!copy_head(exchange, head)) {

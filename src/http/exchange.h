@@ -31,6 +31,7 @@
 #include "http/fault.h"
 #include "http/listen.h"
 #include "http/request_id.h"
+#include "http/traceparent.h"
 #include "sys/thread.h"
 
 struct ek_http_service;
@@ -80,11 +81,12 @@ typedef struct ek_exchange {
     _Atomic int32_t refs;
     const struct ek_http_service *service; /* borrowed: outlives every exchange */
     char request_id[EK_REQUEST_ID_MAX + 1];
-    char client[EK_IP_TEXT_MAX]; /* its address */
-    char *head;                  /* owned: copies of what the next three are */
-    ek_str path;                 /* raw */
-    ek_str query;                /* raw */
-    ek_str accept;               /* the header; empty: none */
+    char trace_id[EK_TRACE_ID_DIGITS + 1]; /* of the trace that it belongs to; "": none */
+    char client[EK_IP_TEXT_MAX];           /* its address */
+    char *head;                            /* owned: copies of what the next three are */
+    ek_str path;                           /* raw */
+    ek_str query;                          /* raw */
+    ek_str accept;                         /* the header; empty: none */
     ek_exchange_plan plan;
     bool wants_body; /* false: body bytes are swallowed, the reply is known */
     int64_t start_us;

@@ -250,17 +250,23 @@ ek_status ek_http_head_parse(ek_str text, ek_head *out_head, ek_fault *fault)
     return EK_OK;
 }
 
-bool ek_http_head_field(const ek_head *head, const char *name, ek_str *out_value)
+int32_t ek_http_head_count(const ek_head *head, const char *name, ek_str *out_value)
 {
+    int32_t n = 0;
     ek_str lines = head->fields;
     while (lines.len) {
         ek_str line = take_line(&lines);
         ptrdiff_t colon = ek_str_find(line, EK_STR(":"));
         if (colon < 0 || !ek_http_head_same((ek_str){line.data, (size_t)colon}, name)) continue;
-        *out_value = trim((ek_str){line.data + colon + 1, line.len - (size_t)colon - 1});
-        return true;
+        if (n++ == 0)
+            *out_value = trim((ek_str){line.data + colon + 1, line.len - (size_t)colon - 1});
     }
-    return false;
+    return n;
+}
+
+bool ek_http_head_field(const ek_head *head, const char *name, ek_str *out_value)
+{
+    return ek_http_head_count(head, name, out_value) > 0;
 }
 
 bool ek_http_head_has_token(ek_str list, const char *token)

@@ -57,6 +57,12 @@ EK_MUST ek_status ek_http_head_parse(ek_str text, ek_head *out_head, ek_fault *f
  */
 bool ek_http_head_field(const ek_head *head, const char *name, ek_str *out_value);
 
+/**
+ * How many fields have that name.
+ * @param out_value the first one's value; written when there is one
+ */
+int32_t ek_http_head_count(const ek_head *head, const char *name, ek_str *out_value);
+
 /** True when a comma-separated list holds the token (any case). */
 bool ek_http_head_has_token(ek_str list, const char *token);
 

@@ -10,6 +10,7 @@
 #include "http/head.h"
 #include "http/json_out.h"
 #include "http/media.h"
+#include "http/traceparent.h"
 #include "http/uri.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -53,6 +54,9 @@ static void check_decoding(ek_str text)
     if (ek_http_uri_duration_us(text, &us) == EK_OK) ek_assert(us >= 0);
     ek_str value;
     if (ek_http_uri_query(text, "window", &value)) ek_assert(value.len <= text.len);
+    char trace_id[EK_TRACE_ID_DIGITS + 1];
+    if (ek_http_traceparent_parse(text, trace_id))
+        ek_assert(strlen(trace_id) == EK_TRACE_ID_DIGITS && text.len >= 55);
     int32_t weight = ek_http_media_weight(text, "text/plain", "0.0.4");
     ek_assert(weight >= 0 && weight <= 1000);
     ek_buf json = {0};

@@ -1,6 +1,6 @@
 /*
  * The small text tools: JSON escaping (whatever goes in, valid one-line JSON comes out), growable
- * buffers, percent- decoding, queries and durations, request ids, media types.
+ * buffers, percent- decoding, queries and durations, request ids, media types, traces.
  */
 #include <jansson.h>
 #include <math.h>
@@ -17,6 +17,7 @@
 #include "http/json_out.h"
 #include "http/media.h"
 #include "http/request_id.h"
+#include "http/traceparent.h"
 #include "http/uri.h"
 
 static void assert_string(ek_str text, const char *expected)
@@ -233,6 +234,91 @@ static void weighs_media_types(void **state)
     }
 }
 
+#define TRACE "4bf92f3577b34da6a3ce929d0e0e4736"
+#define SPAN  "00f067aa0ba902b7"
+
+/* What W3C's Trace Context calls valid, and nothing else. */
+static void reads_traceparents(void **state)
+{
+    (void)state;
+    static const char *const good[] = {
+        "00-" TRACE "-" SPAN "-01",
+        "00-" TRACE "-" SPAN "-00",
+        "00-" TRACE "-" SPAN "-ff",
+        "01-" TRACE "-" SPAN "-01",
+        "cc-" TRACE "-" SPAN "-01-what-the-future-will-be-like",
+        "cc-" TRACE "-" SPAN "-01-",
+    };
+    static const char *const bad[] = {
+        "",
+        "00",
+        "00-" TRACE "-" SPAN,
+        "00-" TRACE "-" SPAN "-",
+        "00-" TRACE "-" SPAN "-1",
+        "00-" TRACE "-" SPAN "-01-",
+        "00-" TRACE "-" SPAN "-01-more",
+        "00-" TRACE "-" SPAN "-011",
+        "cc-" TRACE "-" SPAN "-01.what",
+        "ff-" TRACE "-" SPAN "-01",
+        "0-" TRACE "-" SPAN "-01",
+        "0G-" TRACE "-" SPAN "-01",
+        "00-4BF92F3577B34DA6A3CE929D0E0E4736-" SPAN "-01",
+        "00-00000000000000000000000000000000-" SPAN "-01",
+        "00-" TRACE "-0000000000000000-01",
+        "00-4bf92f3577b34da6a3ce929d0e0e473-" SPAN "-01",
+        "00-" TRACE "0-" SPAN "-01",
+        "00-" TRACE "-00f067aa0ba902b-01",
+        "00-" TRACE "-" SPAN "-0g",
+        "00_" TRACE "_" SPAN "_01",
+        " 00-" TRACE "-" SPAN "-01",
+    };
+    for (size_t i = 0; i < EK_COUNT_OF(good); i++) {
+        char id[EK_TRACE_ID_DIGITS + 1] = "";
+        assert_true(ek_http_traceparent_parse(ek_str_from(good[i]), id));
+        assert_string_equal(id, TRACE);
+    }
+    for (size_t i = 0; i < EK_COUNT_OF(bad); i++) {
+        char id[EK_TRACE_ID_DIGITS + 1] = "untouched";
+        if (ek_http_traceparent_parse(ek_str_from(bad[i]), id))
+            print_message("taken: %s\n", bad[i]);
+        assert_string_equal(id, "untouched");
+    }
+}
+
+static void trace_of(const char *fields, char id[EK_TRACE_ID_DIGITS + 1])
+{
+    char text[512];
+    ek_head head;
+    ek_fault fault;
+    int n = snprintf(text, sizeof text, "GET / HTTP/1.1\r\nHost: a\r\n%s\r\n", fields);
+    assert_int_equal(ek_http_head_parse((ek_str){text, (size_t)n}, &head, &fault), EK_OK);
+    ek_http_traceparent_of(&head, id);
+}
+
+/* A trace is taken over, or begun anew where it cannot be read. */
+static void restarts_broken_traces(void **state)
+{
+    (void)state;
+    char id[EK_TRACE_ID_DIGITS + 1], other[EK_TRACE_ID_DIGITS + 1];
+    trace_of("", id);
+    assert_string_equal(id, "");
+    trace_of("TraceParent: 00-" TRACE "-" SPAN "-01\r\ntracestate: a=b\r\n", id);
+    assert_string_equal(id, TRACE);
+    static const char *const broken[] = {
+        "traceparent: 00-x\r\n",
+        "traceparent:\r\n",
+        "traceparent: 00-" TRACE "-" SPAN "-01\r\ntraceparent: 00-" TRACE "-" SPAN "-01\r\n",
+    };
+    for (size_t i = 0; i < EK_COUNT_OF(broken); i++) {
+        trace_of(broken[i], id);
+        trace_of(broken[i], other);
+        assert_int_equal(strlen(id), EK_TRACE_ID_DIGITS);
+        assert_int_equal(strspn(id, "0123456789abcdef"), EK_TRACE_ID_DIGITS);
+        assert_string_not_equal(id, TRACE);
+        assert_string_not_equal(id, other);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -246,6 +332,8 @@ int main(void)
         cmocka_unit_test(reads_durations),
         cmocka_unit_test(checks_request_ids),
         cmocka_unit_test(weighs_media_types),
+        cmocka_unit_test(reads_traceparents),
+        cmocka_unit_test(restarts_broken_traces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
