@@ -6,6 +6,8 @@
 #include "place/mover.h"
 #include "place/part.h"
 
+#define BAND_MAX 0.05 /* half of what a target leaves, and at most this, is as good as even */
+
 /*
  * Experts without a live replica come first, hottest first: into an empty slot, or in place of a
  * replica that can be spared, wherever the device ends up lightest. @return false when max_moves do
@@ -33,21 +35,22 @@ static bool restore_lost(ek_place_mover *m)
     return true;
 }
 
-static void mover_init(ek_place_mover *m, const ek_place_part *part,
-                       const ek_place_move_params *params, const int32_t *slot_expert,
-                       const int32_t *local_of, ek_arena *perm)
+static void mover_init(ek_place_mover *m, ek_place_part *part, const ek_place_move_params *params,
+                       const int32_t *slot_expert, const int32_t *local_of, ek_arena *perm)
 {
     double total = 0.0;
     for (int32_t e = 0; e < part->n_experts; e++)
         total += part->load[e];
     ek_place_core *core = &m->core;
+    for (int32_t e = 0; e < part->n_experts && total > 0.0; e++)
+        part->load[e] *= part->n_devices / total;
     *core = (ek_place_core){
         .n_experts = part->n_experts,
         .n_devices = part->n_devices,
         .n_slots = part->slot_beg[part->n_devices],
         .load = part->load,
         .slot_beg = part->slot_beg,
-        .mean = total / part->n_devices,
+        .mean = 1.0,
     };
     ek_place_core_init(core, perm);
     for (int32_t d = 0; d < part->n_devices; d++)
@@ -56,17 +59,9 @@ static void mover_init(ek_place_mover *m, const ek_place_part *part,
             core->slot_expert[s] = e >= 0 ? local_of[e] : EK_PLACE_EMPTY;
             if (e >= 0) core->count[local_of[e]]++;
         }
-    m->limit = params->target * core->mean;
-    m->head = ek_new(perm, int32_t, core->n_experts);
-    m->next = ek_new(perm, int32_t, core->n_slots);
-    m->delta = ek_new(perm, double, core->n_devices);
-    m->touched = ek_new(perm, int32_t, 2 * core->n_slots + 1);
-    ek_place_mark *marks[] = {&m->saved, &m->best};
-    for (int32_t i = 0; i < 2; i++) {
-        marks[i]->slot_expert = ek_new(perm, int32_t, core->n_slots);
-        marks[i]->count = ek_new(perm, int32_t, core->n_experts);
-    }
-    ek_place_mover_refresh(core);
+    m->limit = params->target;
+    m->band = (float)fmin((params->target - 1.0) / 2.0, BAND_MAX);
+    ek_place_mover_init(m, perm);
 }
 
 /* The part's new steps in the caller's numbering. */
@@ -127,10 +122,11 @@ static void experts_nodes(const ek_place_topology *t, const int32_t *slot_expert
 size_t ek_place_rebalance_bytes(const ek_place_topology *t)
 {
     size_t slots = (size_t)t->n_slots, experts = (size_t)t->n_experts;
+    int32_t most = t->n_slots * EK_PLACE_MOVES_PER_SLOT;
     return ek_place_core_bytes(t->n_experts, t->n_slots, t->n_devices) + ek_place_part_bytes(t) +
-           sizeof(int32_t) * (5 * experts + 8 * slots) +
-           sizeof(ek_place_move) * 4 * (slots + 1) * EK_PLACE_MOVES_PER_SLOT +
-           sizeof(double) * (size_t)t->n_devices + 32 * EK_CACHE_LINE;
+           ek_place_mover_bytes(t->n_experts, t->n_slots, t->n_devices, most) +
+           sizeof(int32_t) * (2 * experts + slots) + sizeof(ek_place_move) * ((size_t)most + 1) +
+           16 * EK_CACHE_LINE;
 }
 
 static ek_status check_slots(const ek_place_topology *t, const int32_t *slot_expert)
@@ -160,11 +156,9 @@ static ek_status rebalance_part(const ek_place_topology *t, const ek_place_move_
     }
     if (part.n_experts == 0) return EK_OK;
     ek_place_mover m = {.max_moves = params->max_moves - out->n_replicas};
-    m.moves = ek_new(&scratch, ek_place_move, 2 * (size_t)m.max_moves + 2);
     mover_init(&m, &part, params, out->slot_expert, local_of, &scratch);
     if (!restore_lost(&m)) return EK_EINVAL;
-    while (!ek_place_mover_descend(&m) && m.n_replicas < m.max_moves)
-        if (!ek_place_mover_escape(&m)) break;
+    ek_place_mover_run(&m);
     write_moves(&part, &m, out->moves + out->n_moves);
     ek_place_part_write(&part, m.core.slot_expert, out->slot_expert);
     out->n_moves += m.n_moves;

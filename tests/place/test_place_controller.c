@@ -390,14 +390,15 @@ static void test_shared_as_expert(void **state)
 {
     (void)state;
     static const int32_t once[LAYERS * 6] = {3, 0, -1, 2, 1, -1, 3, 0, -1, 2, 1, -1};
+    static const int64_t tokens[LAYERS * 4] = {600, 300, 300, 2400, 300, 300, 300, 2400};
     ek_place_rig r = rig_shared();
     r.setup.shared_everywhere = false;
     r.setup.slot_expert = once;
     ek_place_rig_open(&r);
-    ek_place_rig_feed(&r, shared_tokens, 2);
+    ek_place_rig_feed(&r, tokens, 2);
     ek_place_outlook o = decide(&r);
     assert_int_equal(o.verdict, EK_PLACE_PAYS);
-    assert_near(o.now, 1.5); /* 1800 and 600 */
+    assert_near(o.now, 5.0 / 3.0); /* 3000 and 600 */
     while (ek_place_rig_stats(&r).state != EK_PLACE_IDLE)
         assert_int_equal(ek_place_controller_confirm(r.c, r.now_us, next(&r).id), EK_OK);
     int32_t n_copies = 0;
