@@ -41,6 +41,22 @@ void ek_bench_print_machine_json(void)
 {
     char name[64];
     ek_sys_cpu_name(name);
-    printf("\"machine\":\"%s\",\"cpus\":%d,\"compiler\":\"%s\"", name, ek_sys_cpu_count(),
-           COMPILER);
+    printf("\"machine\":");
+    ek_bench_print_json_string(name);
+    printf(",\"cpus\":%d,\"compiler\":\"%s\"", ek_sys_cpu_count(), COMPILER);
+}
+
+void ek_bench_print_json_string(const char *text)
+{
+    putchar('"');
+    for (; *text; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c < 0x20)
+            printf("\\u%04x", c);
+        else if (c == '"' || c == '\\')
+            printf("\\%c", c);
+        else
+            putchar(c);
+    }
+    putchar('"');
 }

@@ -27,4 +27,7 @@ double ek_bench_quantile(ek_bench_samples *samples, double q);
 void ek_bench_print_machine(void);
 void ek_bench_print_machine_json(void);
 
+/** A string as JSON has it, with its quotes. */
+void ek_bench_print_json_string(const char *text);
+
 #endif

@@ -3,14 +3,16 @@
  * FILE]
  *
  * How fast the forward pass is: prefill of 512 tokens in one step, decode of 1, 4, 16 and 64
- * sequences. Machines drift, so every window measures all of them in turn, and between them what
- * the memory gives when all threads just read; figures are medians over the windows with lowest and
- * highest. `share` is the part of that bandwidth which decode uses for the bytes that it has to
- * read: all weights but those of experts that no token chose, and the keys and values.
+ * sequences. Machines drift, so every window measures all of them in turn, and beside them what the
+ * memory gives when all threads just read, and what the cores give when they just multiply bytes;
+ * figures are medians over the windows with lowest and highest. `of read` is the part of that
+ * bandwidth which decode uses for the bytes that it has to read: all weights but those of experts
+ * that no token chose, and the keys and values. `of peak` is the part of the multiplications that
+ * prefill uses for its matrices (attention over the context not counted).
  *
- * A peer file has lines "peer,test,tokens_per_s" (test: prefill512, 1, 4, 16 or 64), measured
- * beside this run; ratios are printed then. Tokens are random: speed and the mechanics of routing
- * are real, text is not.
+ * peers.h tells what a peer file looks like; their figures are printed beside ours with our ratio
+ * to them. They mean something when they were measured beside this run. Tokens are random: speed
+ * and the mechanics of routing are real, text is not.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,57 +20,51 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "base/rng.h"
 #include "bench.h"
-#include "engine/forward.h"
-#include "expert/local.h"
-#include "expert/model_file.h"
+#include "energy.h"
+#include "int8_peak.h"
+#include "peers.h"
+#include "rig.h"
 #include "sys/clock.h"
 #include "sys/cpu.h"
 #include "sys/file.h"
-#include "sys/mem.h"
 #include "sys/thread.h"
 
 enum {
-    PREFILL = 512,
     PROMPT = 32, /* context of the decoding sequences */
-    STEPS_MAX = 32,
-    BLOCK_TOKENS = 32,
-    SEQS = 64,
-    SEQ_BLOCKS = PREFILL / BLOCK_TOKENS,
-    TESTS = 5,
+    STEPS_MAX = EK_BENCH_RIG_SEQ_TOKENS - PROMPT,
+    TESTS = EK_BENCH_TESTS,
+    PREFILL = EK_BENCH_TEST_PREFILL,
+    DECODE = EK_BENCH_TEST_DECODE,
     WINDOW_NS = 250000000,
+    PEAK_ROUNDS = 4000000, /* some 10 to 20 ms */
+    THREADS_MAX = 1024,
+    FILE_BYTES_MAX = 1 << 20,
 };
 #define READ_BYTES ((size_t)512 << 20)
 
-static const char *const test_name[TESTS] = {"prefill512", "1", "4", "16", "64"};
-static const int32_t test_seqs[TESTS] = {1, 1, 4, 16, 64};
+static_assert(EK_BENCH_PREFILL == EK_BENCH_RIG_TOKENS, "a prompt is prefilled in one step");
 
 typedef struct bench {
-    const char *model_path, *peer_path;
-    int32_t n_threads, n_windows;
-    ek_kernels_choice choice;
+    ek_bench_rig_params params;
+    const char *peer_path;
+    int32_t n_windows;
     bool json;
 
-    ek_model_file *file;
-    ek_kernels kernels;
-    ek_sys_pool *pool;
-    ek_kv *kv;
-    ek_router *router;
-    ek_dispatcher *dispatcher;
-    ek_forward *forward;
-    ek_sys_region perm_region, read_region;
-    float *logits;            /* (SEQS, n_vocab) */
-    ek_kv_seq seqs[SEQS + 1]; /* the last one prefills */
-    int32_t blocks[SEQS + 1][SEQ_BLOCKS];
-    ek_rng rng;
+    ek_bench_rig rig;
+    ek_bench_peers peers;
+    ek_bench_energy energy;
+    ek_sys_region read_region;
+    uint32_t cpu_flags;
     int64_t expert_bytes; /* read by the experts of the steps since it was set to 0 */
     int32_t n_steps[TESTS];
 
     uint64_t read_sum[EK_CACHE_LINE]; /* keeps the reads alive */
-    ek_bench_samples rate[TESTS];     /* tokens/s */
-    ek_bench_samples share[TESTS];    /* of read bandwidth; decode only */
-    ek_bench_samples read_gbs;
+    double peak_ops[THREADS_MAX];
+    ek_bench_samples rate[TESTS];   /* tokens/s */
+    ek_bench_samples share[TESTS];  /* prefill: of the int8 peak; decode: of read bandwidth */
+    ek_bench_samples joules[TESTS]; /* per token; empty where not readable */
+    ek_bench_samples read_gbs, peak_gops;
 } bench;
 
 /* ---- setting up ---- */
@@ -76,121 +72,50 @@ typedef struct bench {
 static void count_experts(void *ctx, int32_t layer, const ek_route_plan *plan)
 {
     bench *b = ctx;
-    const ek_model_layer *l = &b->file->model->layers[layer];
+    const ek_model_layer *l = &b->rig.file->model->layers[layer];
     size_t one = (l->expert_gate->bytes + l->expert_up->bytes + l->expert_down->bytes) /
                  (size_t)plan->n_experts;
     b->expert_bytes += (int64_t)one * plan->n_active;
 }
 
-static ek_status set_up_parts(bench *b, ek_arena *perm, ek_err *err)
+static ek_status read_peers(bench *b, ek_err *err)
 {
-    const ek_model_params *p = &b->file->model->params;
-    const ek_kv_params kv = {.n_layers = p->n_layers,
-                             .n_kv_heads = p->n_kv_heads,
-                             .head_dim_k = p->head_dim_k,
-                             .head_dim_v = p->head_dim_v,
-                             .block_tokens = BLOCK_TOKENS,
-                             .n_blocks = SEQS * 2 + SEQ_BLOCKS};
-    const ek_route_gate gate = ek_engine_gate_of(p);
-    ek_route_params route;
-    ek_route_params_default(&route);
-    ek_status status = ek_kernels_select(b->choice, ek_sys_cpu_flags(), &b->kernels);
-    if (status != EK_OK) return ek_err_set(err, status, "this machine cannot run those kernels");
-    status = ek_sys_pool_create(b->n_threads, false, &b->pool);
-    if (status != EK_OK) return ek_err_set(err, status, "no %d threads", b->n_threads);
-    const ek_expert_local_params local = {
-        .model = b->file->model, .kernels = &b->kernels, .pool = b->pool, .n_devices = 1};
-    status = ek_engine_kv_create(&kv, &b->kv, err);
-    if (status == EK_OK)
-        status = ek_route_create(&gate, p->n_layers, &route, perm, &b->router, err);
-    if (status == EK_OK)
-        status =
-            ek_expert_local_create(&local, &b->dispatcher, err);
+    if (!b->peer_path) return EK_OK;
+    ek_str text;
+    ek_status status = ek_sys_file_read(b->peer_path, FILE_BYTES_MAX, &text, err);
+    if (status != EK_OK) return status;
+    status = ek_bench_peers_parse(text, b->peer_path, &b->peers, err);
+    ek_sys_free((void *)(uintptr_t)text.data);
     return status;
 }
 
 static ek_status set_up(bench *b, ek_err *err)
 {
-    ek_status status = ek_expert_model_open(b->model_path, NULL, &b->file, err);
+    ek_status status = read_peers(b, err);
+    if (status == EK_OK) status = ek_bench_rig_open(&b->rig, &b->params, err);
     if (status != EK_OK) return status;
-    const ek_model_params *p = &b->file->model->params;
-    if (p->context_tokens < PREFILL)
-        return ek_err_set(err, EK_ECONTEXT, "%s: a context of %d tokens, %d are needed",
-                          b->model_path, p->context_tokens, PREFILL);
-    const ek_route_gate gate = ek_engine_gate_of(p);
-    size_t perm_bytes = ((size_t)1 << 20) + ek_route_bytes(&gate, p->n_layers) +
-                        (size_t)SEQS * (size_t)p->n_vocab * sizeof(float);
-    if (ek_sys_region_open(perm_bytes, 0, &b->perm_region) != EK_OK ||
-        ek_sys_region_open(READ_BYTES, 1, &b->read_region) != EK_OK)
-        return ek_err_set(err, EK_ENOMEM, "no memory for logits and the bandwidth test");
+    if (ek_sys_region_open(READ_BYTES, 1, &b->read_region) != EK_OK)
+        return ek_err_set(err, EK_ENOMEM, "no memory for the bandwidth test");
     memset(b->read_region.base, 1, READ_BYTES);
-    ek_arena perm = ek_sys_region_arena(&b->perm_region);
-    b->logits = ek_new(&perm, float, (size_t)SEQS *(size_t)p->n_vocab);
-    status = set_up_parts(b, &perm, err);
-    if (status != EK_OK) return status;
-    const ek_forward_params params = {.model = b->file->model,
-                                      .kernels = &b->kernels,
-                                      .pool = b->pool,
-                                      .kv = b->kv,
-                                      .router = b->router,
-                                      .dispatcher = b->dispatcher,
-                                      .batch_tokens_max = PREFILL,
-                                      .context_tokens = PREFILL,
-                                      .logits_rows_max = SEQS};
-    status = ek_engine_forward_create(&params, &b->forward, err);
-    if (status != EK_OK) return status;
-    ek_engine_forward_set_probe(b->forward, &(ek_forward_probe){b, count_experts});
-    for (int32_t s = 0; s <= SEQS; s++) {
-        b->seqs[s] = (ek_kv_seq){.block = b->blocks[s], .n_blocks_max = SEQ_BLOCKS};
-        status = ek_engine_kv_reserve(b->kv, &b->seqs[s], s < SEQS ? PROMPT + STEPS_MAX : PREFILL);
-        if (status != EK_OK) return ek_err_set(err, status, "no KV blocks");
-    }
+    ek_engine_forward_set_probe(b->rig.forward, &(ek_forward_probe){b, count_experts});
+    ek_bench_energy_open(&b->energy, EK_BENCH_POWERCAP);
+    b->cpu_flags = ek_sys_cpu_flags();
     return EK_OK;
 }
 
 static void tear_down(bench *b)
 {
-    ek_engine_forward_destroy(b->forward);
-    ek_expert_destroy(b->dispatcher);
-    ek_engine_kv_destroy(b->kv);
-    if (b->pool) ek_sys_pool_destroy(b->pool);
-    ek_sys_region_close(&b->perm_region);
+    ek_bench_rig_close(&b->rig);
     ek_sys_region_close(&b->read_region);
-    ek_expert_model_close(b->file);
 }
 
-/* ---- measuring ---- */
-
-/**
- * One step of n_tokens random tokens for each of n_seqs sequences from `first` on; seconds that it
- * took.
- */
-static double step(bench *b, int32_t first, int32_t n_seqs, int32_t n_tokens)
-{
-    int32_t tokens[PREFILL];
-    ek_batch_seq parts[SEQS];
-    for (int32_t i = 0; i < n_seqs * n_tokens; i++)
-        tokens[i] = (int32_t)ek_rng_below(&b->rng, (uint64_t)b->file->model->params.n_vocab);
-    for (int32_t s = 0; s < n_seqs; s++)
-        parts[s] = (ek_batch_seq){.kv = &b->seqs[first + s],
-                                  .tokens = tokens + (ptrdiff_t)s * n_tokens,
-                                  .n_tokens = n_tokens,
-                                  .wants_logits = true};
-    int64_t beg_ns = ek_sys_now_ns();
-    ek_status status = ek_engine_forward_run(b->forward, &(ek_batch){parts, n_seqs}, b->logits);
-    int64_t end_ns = ek_sys_now_ns();
-    if (status != EK_OK) {
-        fprintf(stderr, "engine: %s\n", ek_status_text(status));
-        exit(1);
-    }
-    return (double)(end_ns - beg_ns) * 1e-9;
-}
+/* ---- yardsticks ---- */
 
 /** Sum of two halves read side by side: two streams for each thread. */
 static void read_share(void *ctx, int32_t thread_idx)
 {
     bench *b = ctx;
-    size_t n = READ_BYTES / sizeof(uint64_t) / (size_t)b->n_threads / 2;
+    size_t n = READ_BYTES / sizeof(uint64_t) / (size_t)b->params.n_threads / 2;
     const uint64_t *low = (const uint64_t *)b->read_region.base + (size_t)thread_idx * 2 * n;
     const uint64_t *high = low + n;
     uint64_t sum[8] = {0};
@@ -206,8 +131,26 @@ static void read_share(void *ctx, int32_t thread_idx)
 static double read_gbs(bench *b)
 {
     int64_t beg_ns = ek_sys_now_ns();
-    ek_sys_pool_run(b->pool, read_share, b);
+    ek_sys_pool_run(b->rig.pool, read_share, b);
     return (double)READ_BYTES / (double)(ek_sys_now_ns() - beg_ns);
+}
+
+static void peak_share(void *ctx, int32_t thread_idx)
+{
+    bench *b = ctx;
+    b->peak_ops[thread_idx] = ek_bench_int8_run(b->cpu_flags, PEAK_ROUNDS);
+}
+
+/** 0 where the processor has no instruction that multiplies bytes. */
+static double peak_gops(bench *b)
+{
+    double ops = 0;
+    int64_t beg_ns = ek_sys_now_ns();
+    ek_sys_pool_run(b->rig.pool, peak_share, b);
+    int64_t end_ns = ek_sys_now_ns();
+    for (int32_t i = 0; i < b->params.n_threads; i++)
+        ops += b->peak_ops[i];
+    return ops / (double)(end_ns - beg_ns);
 }
 
 /** Bytes of weights that every token reads, whatever is chosen. */
@@ -220,52 +163,112 @@ static int64_t dense_bytes(const ek_model *model)
     return model->output == model->token_embd ? bytes : bytes - (int64_t)model->token_embd->bytes;
 }
 
+static double n_elements(const ek_tensor *tensor)
+{
+    double n = tensor ? 1 : 0;
+    for (int i = 0; tensor && i < EK_GGUF_DIMS_MAX; i++)
+        n *= (double)tensor->dim[i];
+    return n;
+}
+
+/** Operations of the matrices in a prefill; a multiplication and an addition count two. */
+static double prefill_ops(const ek_model *model)
+{
+    const ek_model_params *p = &model->params;
+    const double chosen = (double)p->top_k / p->n_experts;
+    double per_token = 0;
+    for (int32_t i = 0; i < p->n_layers; i++) {
+        const ek_model_layer *l = &model->layers[i];
+        per_token += n_elements(l->attn_q) + n_elements(l->attn_k) + n_elements(l->attn_v) +
+                     n_elements(l->attn_out) + n_elements(l->gate) + n_elements(l->shared_gate) +
+                     n_elements(l->shared_up) + n_elements(l->shared_down) +
+                     chosen * (n_elements(l->expert_gate) + n_elements(l->expert_up) +
+                               n_elements(l->expert_down));
+    }
+    return 2 * (per_token * EK_BENCH_PREFILL + n_elements(model->output)); /* one row of logits */
+}
+
+/* ---- measuring ---- */
+
+static double step(bench *b, int32_t first, int32_t n_seqs, int32_t n_tokens)
+{
+    int64_t ns = 0;
+    ek_status status = ek_bench_rig_step(&b->rig, first, n_seqs, n_tokens, &ns);
+    if (status != EK_OK) {
+        fprintf(stderr, "engine: %s\n", ek_status_text(status));
+        exit(1);
+    }
+    return (double)ns * 1e-9;
+}
+
+static void add_energy(bench *b, int32_t test, double joules, int32_t n_tokens)
+{
+    if (joules >= 0) ek_bench_add(&b->joules[test], joules / n_tokens);
+}
+
 static void measure_prefill(bench *b, bool keep)
 {
-    b->seqs[SEQS].n_tokens = 0;
-    double seconds = step(b, SEQS, 1, PREFILL);
-    if (keep) ek_bench_add(&b->rate[0], PREFILL / seconds);
+    b->rig.seqs[EK_BENCH_RIG_SEQS].n_tokens = 0;
+    ek_bench_energy_lap(&b->energy);
+    double seconds = step(b, EK_BENCH_RIG_SEQS, 1, EK_BENCH_PREFILL);
+    double joules = ek_bench_energy_lap(&b->energy);
+    if (!keep) return;
+    ek_bench_add(&b->rate[PREFILL], EK_BENCH_PREFILL / seconds);
+    add_energy(b, PREFILL, joules, EK_BENCH_PREFILL);
+    double peak = peak_gops(b);
+    if (peak <= 0) return;
+    ek_bench_add(&b->peak_gops, peak);
+    ek_bench_add(&b->share[PREFILL], prefill_ops(b->rig.file->model) / seconds * 1e-9 / peak);
 }
 
 static void measure_decode(bench *b, int32_t test, bool keep)
 {
-    int32_t n_seqs = test_seqs[test];
+    int32_t n_seqs = ek_bench_test_batch[test];
     double seconds = 0;
     int64_t kv_tokens = 0;
     int32_t n_steps = keep ? b->n_steps[test] : 2;
     b->expert_bytes = 0;
+    ek_bench_energy_lap(&b->energy);
     for (int32_t i = 0; i < n_steps; i++) {
-        kv_tokens += (int64_t)n_seqs * b->seqs[0].n_tokens;
+        kv_tokens += (int64_t)n_seqs * b->rig.seqs[0].n_tokens;
         seconds += step(b, 0, n_seqs, 1);
     }
+    double joules = ek_bench_energy_lap(&b->energy);
     for (int32_t s = 0; s < n_seqs; s++)
-        b->seqs[s].n_tokens = PROMPT; /* what follows is written anew by the next window */
+        b->rig.seqs[s].n_tokens = PROMPT; /* what follows is written anew by the next window */
     if (!keep) {
         double n = WINDOW_NS * 1e-9 / (seconds / n_steps);
         b->n_steps[test] = n < 2 ? 2 : n > STEPS_MAX ? STEPS_MAX : (int32_t)n;
         return;
     }
-    double bytes = (double)b->expert_bytes + (double)dense_bytes(b->file->model) * n_steps +
-                   (double)(kv_tokens * ek_model_kv_bytes_per_token(&b->file->model->params));
+    const ek_model *model = b->rig.file->model;
+    double bytes = (double)b->expert_bytes + (double)dense_bytes(model) * n_steps +
+                   (double)(kv_tokens * ek_model_kv_bytes_per_token(&model->params));
     double gbs = read_gbs(b);
     ek_bench_add(&b->read_gbs, gbs);
     ek_bench_add(&b->rate[test], n_seqs * n_steps / seconds);
     ek_bench_add(&b->share[test], bytes / seconds * 1e-9 / gbs);
+    add_energy(b, test, joules, n_seqs * n_steps);
 }
 
 static void measure(bench *b)
 {
-    ek_rng_init(&b->rng, 1);
-    for (int32_t s = 0; s < SEQS; s += PREFILL / PROMPT)
-        step(b, s, PREFILL / PROMPT, PROMPT);
+    const int32_t at_once = EK_BENCH_RIG_TOKENS / PROMPT;
+    for (int32_t s = 0; s < EK_BENCH_RIG_SEQS; s += at_once)
+        step(b, s, at_once, PROMPT);
     for (int32_t window = -1; window < b->n_windows; window++) { /* the first one warms up */
         measure_prefill(b, window >= 0);
-        for (int32_t test = 1; test < TESTS; test++)
+        for (int32_t test = DECODE; test < TESTS; test++)
             measure_decode(b, test, window >= 0);
     }
 }
 
 /* ---- reporting ---- */
+
+static double median(ek_bench_samples *samples)
+{
+    return ek_bench_quantile(samples, 0.5);
+}
 
 /** Peak resident memory without the buffer of the bandwidth test. */
 static int64_t rss_mib(void)
@@ -278,77 +281,141 @@ static int64_t rss_mib(void)
 static double plan_share(const bench *b)
 {
     int64_t plan_ns, total_ns;
-    ek_engine_forward_times(b->forward, &plan_ns, &total_ns);
+    ek_engine_forward_times(b->rig.forward, &plan_ns, &total_ns);
     return (double)plan_ns / (double)total_ns;
+}
+
+/** "1":x,"4":y,... of the decode tests. */
+static void print_json_decode(ek_bench_samples samples[TESTS], const char *format)
+{
+    for (int32_t t = DECODE; t < TESTS; t++) {
+        printf("%s\"%s\":", t > DECODE ? "," : "", ek_bench_test_name[t]);
+        printf(format, median(&samples[t]));
+    }
+}
+
+static void print_json_energy(bench *b)
+{
+    printf(",\"joules_per_token\":");
+    if (b->energy.n_zones == 0) {
+        printf("null");
+        return;
+    }
+    printf("{\"prefill512\":%.5f,\"decode\":{", median(&b->joules[PREFILL]));
+    print_json_decode(b->joules, "%.5f");
+    printf("}}");
+}
+
+static void print_json_peer_test(bench *b, ek_bench_peer *peer, int32_t test)
+{
+    const double rate = median(&peer->rate[test]);
+    if (rate > 0)
+        printf("{\"tokens_per_s\":%.2f,\"ratio\":%.3f}", rate, median(&b->rate[test]) / rate);
+    else
+        printf("null");
+}
+
+static void print_json_peers(bench *b)
+{
+    printf(",\"peers\":[");
+    for (int32_t i = 0; i < b->peers.n; i++) {
+        ek_bench_peer *peer = &b->peers.peer[i];
+        printf("%s{\"name\":", i > 0 ? "," : "");
+        ek_bench_print_json_string(peer->name);
+        printf(",\"prefill512\":");
+        print_json_peer_test(b, peer, PREFILL);
+        printf(",\"decode\":{");
+        for (int32_t t = DECODE; t < TESTS; t++) {
+            printf("%s\"%s\":", t > DECODE ? "," : "", ek_bench_test_name[t]);
+            print_json_peer_test(b, peer, t);
+        }
+        printf("}}");
+    }
+    printf("]");
 }
 
 static void print_json(bench *b)
 {
     printf("{");
     ek_bench_print_machine_json();
-    printf(",\"model\":\"%s\",\"threads\":%d,\"kernels\":\"%s\",\"windows\":%d,\"prefill512\":%.2f",
-           b->file->model->params.arch, b->n_threads, b->kernels.name, b->n_windows,
-           ek_bench_quantile(&b->rate[0], 0.5));
-    printf(",\"decode\":{");
-    for (int32_t t = 1; t < TESTS; t++)
-        printf("%s\"%s\":%.2f", t > 1 ? "," : "", test_name[t],
-               ek_bench_quantile(&b->rate[t], 0.5));
-    printf("},\"bandwidth_share\":{");
-    for (int32_t t = 1; t < TESTS; t++)
-        printf("%s\"%s\":%.3f", t > 1 ? "," : "", test_name[t],
-               ek_bench_quantile(&b->share[t], 0.5));
+    printf(",\"model\":");
+    ek_bench_print_json_string(b->params.model_path);
+    printf(",\"arch\":\"%s\",\"file_mib\":%lld,\"threads\":%d,\"kernels\":\"%s\",\"windows\":%d",
+           b->rig.file->model->params.arch, (long long)(b->rig.file->file_bytes >> 20),
+           b->params.n_threads, b->rig.kernels.name, b->n_windows);
+    printf(",\"prefill512\":%.2f,\"decode\":{", median(&b->rate[PREFILL]));
+    print_json_decode(b->rate, "%.2f");
     printf("},\"spread\":{");
     for (int32_t t = 0; t < TESTS; t++)
-        printf("%s\"%s\":[%.2f,%.2f]", t > 0 ? "," : "", test_name[t],
+        printf("%s\"%s\":[%.2f,%.2f]", t > 0 ? "," : "", ek_bench_test_name[t],
                ek_bench_quantile(&b->rate[t], 0), ek_bench_quantile(&b->rate[t], 1));
-    printf("},\"read_gbs\":%.1f,\"plan_share\":%.4f,\"rss_mib\":%lld",
-           ek_bench_quantile(&b->read_gbs, 0.5), plan_share(b), (long long)rss_mib());
+    printf("},\"bandwidth_share\":{");
+    print_json_decode(b->share, "%.3f");
+    printf("},\"read_gbs\":%.1f", median(&b->read_gbs));
+    if (b->peak_gops.n > 0)
+        printf(",\"peak_share\":%.3f,\"peak_gops\":%.0f", median(&b->share[PREFILL]),
+               median(&b->peak_gops));
+    else
+        printf(",\"peak_share\":null,\"peak_gops\":null");
+    printf(",\"peak\":\"%s\",\"plan_share\":%.4f,\"rss_mib\":%lld",
+           ek_bench_int8_name(b->cpu_flags), plan_share(b), (long long)rss_mib());
+    print_json_energy(b);
+    print_json_peers(b);
+    printf("}\n");
+}
+
+static void print_text_test(bench *b, int32_t test)
+{
+    char label[24];
+    snprintf(label, sizeof label, "%s%s", test == PREFILL ? "" : "decode ",
+             ek_bench_test_name[test]);
+    printf("%-12s %9.1f %9.1f %9.1f", label, median(&b->rate[test]),
+           ek_bench_quantile(&b->rate[test], 0), ek_bench_quantile(&b->rate[test], 1));
+    if (b->share[test].n > 0)
+        printf("  %3.0f%% of %s", 100 * median(&b->share[test]), test == PREFILL ? "peak" : "read");
+    else
+        printf("  %12s", "");
+    for (int32_t i = 0; i < b->peers.n; i++) {
+        const double rate = median(&b->peers.peer[i].rate[test]);
+        char cell[32] = "-";
+        if (rate > 0)
+            snprintf(cell, sizeof cell, "%.1f %5.2fx", rate, median(&b->rate[test]) / rate);
+        printf("  %20s", cell);
+    }
+    printf("\n");
 }
 
 static void print_text(bench *b)
 {
     ek_bench_print_machine();
-    printf("model: %s, %s; %d threads, %s kernels, %d windows\n", b->model_path,
-           b->file->model->params.arch, b->n_threads, b->kernels.name, b->n_windows);
-    printf("%-12s %10s %10s %10s %8s\n", "test", "tokens/s", "lowest", "highest", "share");
-    for (int32_t t = 0; t < TESTS; t++) {
-        printf("%-12s %10.1f %10.1f %10.1f", test_name[t], ek_bench_quantile(&b->rate[t], 0.5),
-               ek_bench_quantile(&b->rate[t], 0), ek_bench_quantile(&b->rate[t], 1));
-        if (t > 0) printf(" %7.0f%%", 100 * ek_bench_quantile(&b->share[t], 0.5));
-        printf("\n");
-    }
-    printf("read bandwidth %.1f GB/s, planning %.2f %% of the time, peak resident %lld MiB\n",
-           ek_bench_quantile(&b->read_gbs, 0.5), 100 * plan_share(b), (long long)rss_mib());
+    printf("model: %s, %s, %lld MiB; %d threads, %s kernels, median of %d windows\n\n",
+           b->params.model_path, b->rig.file->model->params.arch,
+           (long long)(b->rig.file->file_bytes >> 20), b->params.n_threads, b->rig.kernels.name,
+           b->n_windows);
+    printf("%-12s %9s %9s %9s  %-12s", "test", "tokens/s", "lowest", "highest", "share");
+    for (int32_t i = 0; i < b->peers.n; i++)
+        printf("  %20.20s", b->peers.peer[i].name);
+    printf("\n");
+    for (int32_t t = 0; t < TESTS; t++)
+        print_text_test(b, t);
+    printf("\nread %.1f GB/s; ", median(&b->read_gbs));
+    if (b->peak_gops.n > 0)
+        printf("peak %.0f GOP/s (%s); ", median(&b->peak_gops), ek_bench_int8_name(b->cpu_flags));
+    printf("planning %.2f %% of the time; peak resident %lld MiB\nenergy: ", 100 * plan_share(b),
+           (long long)rss_mib());
+    if (b->energy.n_zones == 0) printf("not readable");
+    for (int32_t t = 0; b->energy.n_zones > 0 && t < TESTS; t++)
+        printf("%s%s %.4f J/token", t > 0 ? ", " : "", ek_bench_test_name[t],
+               median(&b->joules[t]));
+    printf("\n");
 }
 
-/** Ratios to each line of the peers' file. */
-static bool print_peers(bench *b)
+static bool parse_number(const char *text, int32_t max, int32_t *out_value)
 {
-    ek_err err = {0};
-    ek_str text;
-    if (ek_sys_file_read(b->peer_path, 1 << 20, &text, &err) != EK_OK) {
-        fprintf(stderr, "engine: %s\n", err.text);
-        return false;
-    }
-    if (b->json) printf(",\"peers\":[");
-    bool first = true;
-    for (const char *line = text.data; line && *line; line = strchr(line, '\n')) {
-        char peer[64], test[16];
-        double rate;
-        line += *line == '\n';
-        int n = sscanf(line, "%63[^,\n],%15[^,\n],%lf", peer, test, &rate);
-        if (n != 3 || rate <= 0) continue; /* a header */
-        for (int32_t t = 0; t < TESTS; t++) {
-            if (strcmp(test, test_name[t]) != 0) continue;
-            double ratio = ek_bench_quantile(&b->rate[t], 0.5) / rate;
-            printf(b->json ? "%s{\"peer\":\"%s\",\"test\":\"%s\",\"ratio\":%.3f}"
-                           : "%s%-12s %-12s %.2fx\n",
-                   b->json && !first ? "," : "", peer, test, ratio);
-            first = false;
-        }
-    }
-    if (b->json) printf("]");
-    ek_sys_free((void *)(uintptr_t)text.data);
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (end == text || *end || value < 1 || value > max) return false;
+    *out_value = (int32_t)value;
     return true;
 }
 
@@ -356,49 +423,49 @@ static bool parse(int argc, char **argv, bench *b)
 {
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        bool ok = value != NULL;
         if (strcmp(argv[i], "--json") == 0) {
             b->json = true;
             continue;
         }
-        if (!value) return false;
-        if (strcmp(argv[i], "--model") == 0)
-            b->model_path = value;
-        else if (strcmp(argv[i], "--peer-csv") == 0)
+        if (ok && strcmp(argv[i], "--model") == 0)
+            b->params.model_path = value;
+        else if (ok && strcmp(argv[i], "--peer-csv") == 0)
             b->peer_path = value;
-        else if (strcmp(argv[i], "--threads") == 0)
-            b->n_threads = (int32_t)strtol(value, NULL, 10);
-        else if (strcmp(argv[i], "--windows") == 0)
-            b->n_windows = (int32_t)strtol(value, NULL, 10);
-        else if (strcmp(argv[i], "--kernels") != 0 || !ek_kernels_choice_parse(value, &b->choice))
-            return false;
+        else if (ok && strcmp(argv[i], "--threads") == 0)
+            ok = parse_number(value, THREADS_MAX, &b->params.n_threads);
+        else if (ok && strcmp(argv[i], "--windows") == 0)
+            ok = parse_number(value, EK_BENCH_SAMPLES_MAX / TESTS, &b->n_windows);
+        else
+            ok = ok && strcmp(argv[i], "--kernels") == 0 &&
+                 ek_kernels_choice_parse(value, &b->params.choice);
+        if (!ok) return false;
         i++;
     }
-    return b->model_path && b->n_threads >= 1 && b->n_windows >= 1;
+    return b->params.model_path != NULL;
 }
 
 int main(int argc, char **argv)
 {
     static bench b;
     ek_err err = {0};
-    b.n_threads = ek_sys_cpu_count();
+    b.params.n_threads = ek_sys_cpu_count();
     b.n_windows = 7;
     if (!parse(argc, argv, &b)) {
         fprintf(stderr, "usage: engine --model FILE [--threads N] [--kernels K] [--windows N] "
                         "[--json] [--peer-csv FILE]\n");
-        return 2;
+        return 64;
     }
-    bool ok = set_up(&b, &err) == EK_OK;
-    if (ok) {
+    const ek_status status = set_up(&b, &err);
+    if (status == EK_OK) {
         measure(&b);
         if (b.json)
             print_json(&b);
         else
             print_text(&b);
-        ok = !b.peer_path || print_peers(&b);
-        if (b.json) printf("}\n");
     } else {
         fprintf(stderr, "engine: %s\n", err.text);
     }
     tear_down(&b);
-    return ok ? 0 : 1;
+    return status == EK_OK ? 0 : 1;
 }
