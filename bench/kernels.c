@@ -211,7 +211,11 @@ static bool fill_weights(bench *b, ek_type type, ek_mat *out, int32_t *out_copie
     *out_copies = (int32_t)(WEIGHT_BYTES / bytes);
     for (int32_t c = 1; c < *out_copies; c++)
         memcpy(b->weights + (size_t)c * bytes, b->weights, bytes);
-    *out = (ek_mat){b->weights, row_bytes, type, b->n_rows, b->n_cols};
+    *out = (ek_mat){.data = b->weights,
+                    .row_bytes = row_bytes,
+                    .type = type,
+                    .n_rows = b->n_rows,
+                    .n_cols = b->n_cols};
     return true;
 }
 
@@ -284,7 +288,7 @@ static void bench_attend(bench *b)
 static void run_act_quantize(job *j, int32_t thread_idx EK_UNUSED)
 {
     ek_act *x = &j->b->x;
-    j->b->kernels.act_quantize(x->f32, VECTOR, x->q, x->scale, x->scaled_sum);
+    j->b->kernels.act_quantize(x->f32, VECTOR, x->q, x->scale, x->scaled_sum, x->half_offset);
 }
 
 static void run_rms_norm(job *j, int32_t thread_idx EK_UNUSED)
@@ -381,6 +385,7 @@ static ek_status bench_open(bench *b)
     b->x.q = ek_new_aligned(&arena, int8_t, n);
     b->x.scale = ek_new_aligned(&arena, float, n / EK_ACT_BLOCK);
     b->x.scaled_sum = ek_new_aligned(&arena, float, n / EK_ACT_BLOCK);
+    b->x.half_offset = ek_new_aligned(&arena, int32_t, 2 * n / EK_ACT_BLOCK);
     ek_rng rng;
     ek_rng_init(&rng, 1);
     for (int64_t i = 0; i < n; i++)
@@ -388,7 +393,8 @@ static ek_status bench_open(bench *b)
     for (int64_t t = 0; t < TOKENS_MAX; t++)
         b->kernels.act_quantize(x + t * b->n_cols, b->n_cols, b->x.q + t * b->n_cols,
                                 b->x.scale + t * (b->n_cols / EK_ACT_BLOCK),
-                                b->x.scaled_sum + t * (b->n_cols / EK_ACT_BLOCK));
+                                b->x.scaled_sum + t * (b->n_cols / EK_ACT_BLOCK),
+                                b->x.half_offset + 2 * t * (b->n_cols / EK_ACT_BLOCK));
     for (int which = 0; which < 2 && status == EK_OK; which++)
         status = ek_sys_pool_create(which ? b->n_threads : 1, true, &b->pool[which]);
     return status;

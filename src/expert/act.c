@@ -12,8 +12,8 @@ size_t ek_expert_act_bytes(int32_t n_rows, int32_t n_cols, bool int8)
 {
     size_t n = (size_t)n_rows;
     size_t bytes = n * (size_t)n_cols * sizeof(float) + EK_CACHE_LINE;
-    if (int8) bytes += n * ((size_t)n_cols + 2 * blocks_per_row(n_cols) * sizeof(float));
-    return bytes + (int8 ? 3 * EK_CACHE_LINE : 0);
+    if (int8) bytes += n * ((size_t)n_cols + 4 * blocks_per_row(n_cols) * sizeof(float));
+    return bytes + (int8 ? 4 * EK_CACHE_LINE : 0);
 }
 
 bool ek_expert_act_take(ek_arena *arena, int32_t n_rows, int32_t n_cols, bool int8,
@@ -32,7 +32,8 @@ bool ek_expert_act_take(ek_arena *arena, int32_t n_rows, int32_t n_cols, bool in
         buf.q = ek_arena_try_raw(&rest, n * (size_t)n_cols, sizeof(int8_t), EK_CACHE_LINE);
         buf.scale = ek_arena_try_raw(&rest, n_blocks, sizeof(float), EK_CACHE_LINE);
         buf.scaled_sum = ek_arena_try_raw(&rest, n_blocks, sizeof(float), EK_CACHE_LINE);
-        if (!buf.q || !buf.scale || !buf.scaled_sum) return false;
+        buf.half_offset = ek_arena_try_raw(&rest, 2 * n_blocks, sizeof(int32_t), EK_CACHE_LINE);
+        if (!buf.q || !buf.scale || !buf.scaled_sum || !buf.half_offset) return false;
     }
     *arena = rest;
     *out_buf = buf;
@@ -48,13 +49,19 @@ ek_act ek_expert_act_skip(const ek_act *act, int64_t n_rows)
         rest.q += n_rows * act->n_cols;
         rest.scale += n_blocks;
         rest.scaled_sum += n_blocks;
+        rest.half_offset += 2 * n_blocks;
     }
     return rest;
 }
 
 ek_act ek_expert_act_rows(const ek_act_buf *buf, int64_t row)
 {
-    ek_act all = {buf->n_cols, buf->f32, buf->q, buf->scale, buf->scaled_sum};
+    ek_act all = {.n_cols = buf->n_cols,
+                  .f32 = buf->f32,
+                  .q = buf->q,
+                  .scale = buf->scale,
+                  .scaled_sum = buf->scaled_sum,
+                  .half_offset = buf->half_offset};
     return ek_expert_act_skip(&all, row);
 }
 
@@ -66,5 +73,5 @@ void ek_expert_act_prepare(const ek_kernels *kernels, const ek_act_buf *buf, int
     int64_t at = row * buf->n_cols + col_beg;
     int64_t block = at / EK_ACT_BLOCK;
     kernels->act_quantize(buf->f32 + at, col_end - col_beg, buf->q + at, buf->scale + block,
-                          buf->scaled_sum + block);
+                          buf->scaled_sum + block, buf->half_offset + 2 * block);
 }

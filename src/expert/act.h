@@ -17,10 +17,11 @@
 
 typedef struct ek_act_buf {
     int32_t n_cols;
-    float *f32;        /* (n_rows, n_cols) */
-    int8_t *q;         /* (n_rows, n_cols); NULL: no int8 form */
-    float *scale;      /* (n_rows, n_cols / EK_ACT_BLOCK) */
-    float *scaled_sum; /* (n_rows, n_cols / EK_ACT_BLOCK) */
+    float *f32;           /* (n_rows, n_cols) */
+    int8_t *q;            /* (n_rows, n_cols); NULL: no int8 form */
+    float *scale;         /* (n_rows, n_cols / EK_ACT_BLOCK) */
+    float *scaled_sum;    /* (n_rows, n_cols / EK_ACT_BLOCK) */
+    int32_t *half_offset; /* (n_rows, 2 * n_cols / EK_ACT_BLOCK) */
 } ek_act_buf;
 
 /** Bytes that ek_expert_act_take takes at most. */

@@ -26,13 +26,18 @@
 #include "base/status.h"
 #include "quant/types.h"
 
-/** A weight matrix in GGUF's own layout: row r at data + r * row_bytes, n_cols elements long. */
+/**
+ * A weight matrix. Plain, in GGUF's own layout: row r at data + r * row_bytes, n_cols elements long.
+ * Packed (pack.h): 16 rows at data + r * row_bytes, r a multiple of 16, with their blocks
+ * interleaved. Both give the same results, bit by bit; packed matrices are faster with few tokens.
+ */
 typedef struct ek_mat {
-    const void *data; /* borrowed from the mapped file; any alignment */
+    const void *data; /* borrowed; any alignment */
     size_t row_bytes;
     ek_type type;
     int32_t n_rows; /* outputs */
     int32_t n_cols; /* inputs */
+    bool packed;    /* only for entries with act_int8, and whole panels of rows */
 } ek_mat;
 
 #define EK_ACT_BLOCK 32 /* elements that share one activation scale */
@@ -43,20 +48,24 @@ typedef struct ek_mat {
  *
  *     x[t][c] ~ scale[t][c / 32] * q[t][c], q in [-127, 127]
  *     scaled_sum[t][b] = scale[t][b] * (sum of the block's q)
+ *     half_offset[t][h] = -32 * (sum of the q of half block h)
  *
- * The latter is what a block's minimum (Q4_K, Q5_K) or zero point (Q4_0, Q8_0) is multiplied with.
+ * A block's minimum (Q4_K, Q5_K) or zero point (Q4_0, Q8_0) is multiplied with the former; the
+ * latter is what sums start from when codes count from 32 (Q6_K).
  */
 typedef struct ek_act {
-    int32_t n_cols;    /* a multiple of 32 whenever the int8 form is used */
-    const float *f32;  /* (n_tokens, n_cols) */
-    int8_t *q;         /* (n_tokens, n_cols), 64-byte aligned rows; NULL: no int8 form */
-    float *scale;      /* (n_tokens, n_cols / 32) */
-    float *scaled_sum; /* (n_tokens, n_cols / 32) */
+    int32_t n_cols;       /* a multiple of 32 whenever the int8 form is used */
+    const float *f32;     /* (n_tokens, n_cols) */
+    int8_t *q;            /* (n_tokens, n_cols), 64-byte aligned rows; NULL: no int8 form */
+    float *scale;         /* (n_tokens, n_cols / 32) */
+    float *scaled_sum;    /* (n_tokens, n_cols / 32) */
+    int32_t *half_offset; /* (n_tokens, n_cols / 16) */
 } ek_act;
 
 /**
  * y[i * y_stride + r] = sum over c of W[r][c] * x[token_idx[i]][c]
- * for r in [row_beg, row_end), i in [0, n_tokens). No other element of y is written.
+ * for r in [row_beg, row_end), i in [0, n_tokens). No other element of y is written. Of a packed
+ * matrix row_beg is a multiple of EK_PACK_ROWS.
  * @param token_idx (n_tokens) rows of `x`; NULL: 0, 1, 2, ...
  * @param y_stride  floats between two tokens' outputs, >= w->n_rows
  */
@@ -96,12 +105,12 @@ typedef struct ek_kernels {
     const char *name; /* "reference", "avx2", "avx512" */
 
     /**
-     * Fill one token's int8 form: q (n_cols), scale and scaled_sum (n_cols / 32), n_cols a multiple
-     * of 32. The same bytes from every table (act_rule.h). A block with a NaN or infinity gets
-     * q = 0 and scale and scaled_sum NaN.
+     * Fill one token's int8 form: q (n_cols), scale and scaled_sum (n_cols / 32), half_offset
+     * (n_cols / 16), n_cols a multiple of 32. The same bytes from every table (act_rule.h). A block with a NaN or infinity gets
+     * q and half_offset 0 and scale and scaled_sum NaN.
      */
-    void (*act_quantize)(const float *x, int32_t n_cols, int8_t *q, float *scale,
-                         float *scaled_sum);
+    void (*act_quantize)(const float *x, int32_t n_cols, int8_t *q, float *scale, float *scaled_sum,
+                         int32_t *half_offset);
 
     ek_matmul_fn matmul[EK_TYPE_MAX]; /* by ek_type of the weights; NULL: no such type */
     bool act_int8[EK_TYPE_MAX];       /* this matmul reads the int8 form (else f32) */

@@ -15,6 +15,7 @@
 
 #include "base/assert.h"
 #include "kcheck.h"
+#include "kernels/pack.h"
 #include "quant/convert.h"
 
 enum { TOKENS_MAX = 97, COLS_MAX = 2048 };
@@ -98,7 +99,8 @@ static void prepare_acts(const ek_kernels *table, matmul_case *c)
     int32_t n_cols = c->x.n_cols, n_blocks = n_cols / EK_ACT_BLOCK;
     for (int64_t t = 0; c->x.q && t < c->n_tokens; t++)
         table->act_quantize(c->x.f32 + t * n_cols, n_cols, c->x.q + t * n_cols,
-                            c->x.scale + t * n_blocks, c->x.scaled_sum + t * n_blocks);
+                            c->x.scale + t * n_blocks, c->x.scaled_sum + t * n_blocks,
+                            c->x.half_offset + 2 * t * n_blocks);
 }
 
 static matmul_case make_case(kc *k, ek_type type, kc_pattern pattern, int32_t n_rows,
@@ -112,7 +114,11 @@ static matmul_case make_case(kc *k, ek_type type, kc_pattern pattern, int32_t n_
     }
     size_t bytes = (size_t)(n_rows - 1) * (row_bytes + gap) + row_bytes;
     matmul_case c = {.n_tokens = n_tokens};
-    c.w = (ek_mat){kc_alloc(k, bytes, slack), row_bytes + gap, type, n_rows, n_cols};
+    c.w = (ek_mat){.data = kc_alloc(k, bytes, slack),
+                   .row_bytes = row_bytes + gap,
+                   .type = type,
+                   .n_rows = n_rows,
+                   .n_cols = n_cols};
     c.wide = kc_floats(k, (int64_t)n_rows * n_cols);
     c.offset = kc_floats(k, (int64_t)n_rows * n_cols);
     fill_weights(k, &c, pattern);
@@ -124,6 +130,7 @@ static matmul_case make_case(kc *k, ek_type type, kc_pattern pattern, int32_t n_
         c.x.q = kc_alloc(k, (size_t)n_tokens * (size_t)n_cols, 0);
         c.x.scale = kc_floats(k, n_tokens * n_blocks);
         c.x.scaled_sum = kc_floats(k, n_tokens * n_blocks);
+        c.x.half_offset = kc_alloc(k, (size_t)(2 * n_tokens * n_blocks) * sizeof(int32_t), 0);
         prepare_acts(k->table, &c);
     }
     return c;
@@ -194,6 +201,38 @@ static void check_invariance(kc *k, const matmul_case *c, const float *y)
     }
 }
 
+/* The whole panels of the matrix, packed: the same bits, from any panel on, and nothing beyond. */
+static void check_packed(kc *k, const matmul_case *c, const float *y)
+{
+    ek_mat w = c->w;
+    w.n_rows = w.n_rows / EK_PACK_ROWS * EK_PACK_ROWS;
+    if (!k->table->act_int8[w.type] || w.n_rows == 0) return;
+    size_t row_bytes = ek_quant_row_bytes(w.type, w.n_cols);
+    uint8_t *packed = kc_alloc(k, row_bytes * (size_t)w.n_rows, 0);
+    for (int32_t r = 0; r < w.n_rows; r += EK_PACK_ROWS)
+        ek_kernels_pack(w.type, w.n_cols, (const uint8_t *)c->w.data + (size_t)r * c->w.row_bytes,
+                        c->w.row_bytes, packed + (size_t)r * row_bytes);
+    w.data = packed;
+    w.row_bytes = row_bytes;
+    w.packed = true;
+    float *z = kc_floats(k, (int64_t)c->n_tokens * w.n_rows);
+    float untouched = z[0];
+    int32_t n_panels = w.n_rows / EK_PACK_ROWS;
+    int32_t beg = (int32_t)ek_rng_below(&k->rng, (uint64_t)n_panels) * EK_PACK_ROWS;
+    int32_t end = beg + 1 + (int32_t)ek_rng_below(&k->rng, (uint64_t)(w.n_rows - beg));
+    k->table->matmul[w.type](&w, beg, end, &c->x, NULL, c->n_tokens, z, w.n_rows);
+    for (int32_t t = 0; t < c->n_tokens; t++)
+        for (int32_t r = 0; r < w.n_rows; r++) {
+            bool inside = r >= beg && r < end;
+            const float *expected = inside ? &y[(int64_t)t * c->w.n_rows + r] : &untouched;
+            kc_same(k, "packed", &z[(int64_t)t * w.n_rows + r], expected, sizeof *z);
+        }
+    k->table->matmul[w.type](&w, 0, w.n_rows, &c->x, NULL, c->n_tokens, z, w.n_rows);
+    for (int32_t t = 0; t < c->n_tokens; t++)
+        kc_same(k, "packed, all rows", z + (int64_t)t * w.n_rows, y + (int64_t)t * c->w.n_rows,
+                (size_t)w.n_rows * sizeof *z);
+}
+
 static void check_case(kc *k, ek_type type, kc_pattern pattern, int32_t n_rows, int32_t n_cols,
                        int32_t n_tokens)
 {
@@ -210,6 +249,7 @@ static void check_case(kc *k, ek_type type, kc_pattern pattern, int32_t n_rows, 
             check_value(k, &c, r, t, y[at], expected[at]);
         }
     check_invariance(k, &c, y);
+    check_packed(k, &c, y);
     if (k->twin) {
         float *twin = kc_floats(k, (int64_t)n_tokens * n_rows);
         k->twin->matmul[type](&c.w, 0, n_rows, &c.x, NULL, n_tokens, twin, n_rows);

@@ -48,7 +48,7 @@ static void bench_type(const ek_kernels *table, ek_type type, ek_arena scratch, 
     }
     for (size_t copy = 1; copy < COPIES; copy++)
         memcpy(data + copy * row_bytes * ROWS, data, row_bytes * ROWS);
-    ek_mat w = {data, row_bytes, type, ROWS, COLS};
+    ek_mat w = {.data = data, .row_bytes = row_bytes, .type = type, .n_rows = ROWS, .n_cols = COLS};
     printf("%-5s", ek_quant_type_info((uint32_t)type)->name);
     for (size_t i = 0; i < EK_COUNT_OF(n_tokens); i++) {
         double ns = (double)time_matmul(table, w, x, n_tokens[i], y);
@@ -72,6 +72,7 @@ void kc_bench(const ek_kernels *table)
     x.q = ek_new_aligned(&arena, int8_t, n);
     x.scale = ek_new_aligned(&arena, float, n / EK_ACT_BLOCK);
     x.scaled_sum = ek_new_aligned(&arena, float, n / EK_ACT_BLOCK);
+    x.half_offset = ek_new_aligned(&arena, int32_t, 2 * n / EK_ACT_BLOCK);
     ek_rng rng;
     ek_rng_init(&rng, 1);
     for (int64_t i = 0; i < n; i++)
@@ -79,7 +80,8 @@ void kc_bench(const ek_kernels *table)
     for (int64_t t = 0; t < TOKENS_MAX; t++)
         table->act_quantize(f32 + t * COLS, COLS, x.q + t * COLS,
                             x.scale + t * (COLS / EK_ACT_BLOCK),
-                            x.scaled_sum + t * (COLS / EK_ACT_BLOCK));
+                            x.scaled_sum + t * (COLS / EK_ACT_BLOCK),
+                            x.half_offset + 2 * t * (COLS / EK_ACT_BLOCK));
     printf("%s, one thread, %d x %d, best of %d\n", table->name, ROWS, COLS, REPEATS);
     for (size_t i = 0; i < EK_COUNT_OF(types); i++)
         bench_type(table, types[i], arena, &x);

@@ -31,6 +31,7 @@ static void quantizes_activations(void **state EK_UNUSED)
 {
     float x[64] = {0}, scale[2], sum[2];
     int8_t q[64];
+    int32_t half[4];
     /*
      * Scale 2: 254 is 127; 3 and 5 are ties at 1.5 and 2.5 and go to the even 2; -7 is -3.5, to -4.
      */
@@ -39,19 +40,21 @@ static void quantizes_activations(void **state EK_UNUSED)
     x[2] = 5.0f;
     x[3] = -7.0f;
     x[40] = 1e-38f;
-    table.act_quantize(x, 64, q, scale, sum);
+    table.act_quantize(x, 64, q, scale, sum, half);
     assert_near(scale[0], 2.0, 0.0);
     assert_int_equal(q[0], 127);
     assert_int_equal(q[1], 2);
     assert_int_equal(q[2], 2);
     assert_int_equal(q[3], -4);
     assert_near(sum[0], 2.0 * (127 + 2 + 2 - 4), 0.0);
+    assert_int_equal(half[0], -32 * (127 + 2 + 2 - 4));
+    assert_int_equal(half[1], 0);
     /* Too small to matter counts as zero. */
     assert_near(scale[1], 0.0, 0.0);
     assert_near(sum[1], 0.0, 0.0);
     assert_int_equal(q[40], 0);
     x[33] = NAN;
-    table.act_quantize(x, 64, q, scale, sum);
+    table.act_quantize(x, 64, q, scale, sum, half);
     assert_true(isnan(scale[1]) && isnan(sum[1]));
     assert_near(scale[0], 2.0, 0.0);
 }
@@ -60,7 +63,8 @@ static void multiplies_matrices(void **state EK_UNUSED)
 {
     /* Rows (1, 2, 3) and (0, -1, 0.5); tokens (1, 1, 1), (0, 2, 4). */
     const float w[2][3] = {{1, 2, 3}, {0, -1, 0.5f}}, x[2][3] = {{1, 1, 1}, {0, 2, 4}};
-    const ek_mat mat = {w, sizeof w[0], EK_TYPE_F32, 2, 3};
+    const ek_mat mat = {
+        .data = w, .row_bytes = sizeof w[0], .type = EK_TYPE_F32, .n_rows = 2, .n_cols = 3};
     const ek_act act = {.n_cols = 3, .f32 = x[0]};
     const int32_t picks[3] = {1, 0, 1};
     float y[3][4];
@@ -94,8 +98,11 @@ static void multiplies_every_type(void **state EK_UNUSED)
         assert_int_equal(ek_quant_row_from_f32((ek_type)type, row, COLS, packed), EK_OK);
         ek_quant_row_to_f32((ek_type)type, packed, COLS, row);
         /* One-hot tokens read single weights back. */
-        const ek_mat mat = {packed, ek_quant_row_bytes((ek_type)type, COLS), (ek_type)type, 1,
-                            COLS};
+        const ek_mat mat = {.data = packed,
+                            .row_bytes = ek_quant_row_bytes((ek_type)type, COLS),
+                            .type = (ek_type)type,
+                            .n_rows = 1,
+                            .n_cols = COLS};
         const ek_act act = {.n_cols = COLS, .f32 = x};
         for (int hot = 0; hot < COLS; hot += 7) {
             float y;

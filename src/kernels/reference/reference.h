@@ -10,7 +10,7 @@
 #include "kernels/kernels.h"
 
 void ek_kernels_reference_act_quantize(const float *x, int32_t n_cols, int8_t *q, float *scale,
-                                       float *scaled_sum);
+                                       float *scaled_sum, int32_t *half_offset);
 void ek_kernels_reference_matmul(const ek_mat *w, int32_t row_beg, int32_t row_end, const ek_act *x,
                                  const int32_t *token_idx, int32_t n_tokens, float *y,
                                  int64_t y_stride);

@@ -16,6 +16,8 @@ enum {
     EK_DOT_PANELS = 1,
     EK_DOT_TOKENS = 2,
     EK_DOT_DIRECT_TOKENS = 1,
+    EK_DOT_DIRECT_PLAIN_TOKENS = 1,
+    EK_DOT_DIRECT_PACKED_TOKENS = 1,
 };
 
 EK_V16_INLINE __m256i load_4_everywhere(const int8_t *x)
@@ -120,27 +122,6 @@ EK_V16_INLINE void dot_add(int code_bits, int n_tokens, int n_dwords,
         dot_add_wide(n_tokens, n_dwords, code[0], x, sum);
     else
         dot_add_narrow(code_bits, n_tokens, n_dwords, code[0], x, sum);
-}
-
-EK_V16_INLINE void half_sums(const int8_t *x, int32_t out[16])
-{
-    const __m256i ones8 = _mm256_set1_epi8(1), ones16 = _mm256_set1_epi16(1);
-#pragma GCC unroll 2
-    for (int part = 0; part < 2; part++) {
-        __m256i four[4]; /* each: halves 2 * i and 2 * i + 1 in its two parts, as sums of 4 */
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            const __m256i *at = (const __m256i *)(const void *)(x + part * 128 + i * 32);
-            four[i] =
-                _mm256_madd_epi16(_mm256_maddubs_epi16(ones8, _mm256_loadu_si256(at)), ones16);
-        }
-        __m256i all = _mm256_hadd_epi32(_mm256_hadd_epi32(four[0], four[1]),
-                                        _mm256_hadd_epi32(four[2], four[3]));
-        __m128i even = _mm256_castsi256_si128(all), odd = _mm256_extracti128_si256(all, 1);
-        __m128i *to = (__m128i *)(void *)(out + part * 8);
-        _mm_storeu_si128(to, _mm_unpacklo_epi32(even, odd));
-        _mm_storeu_si128(to + 1, _mm_unpackhi_epi32(even, odd));
-    }
 }
 
 #endif

@@ -10,7 +10,9 @@
 enum {
     EK_DOT_PANELS = 2,
     EK_DOT_TOKENS = 6,
-    EK_DOT_DIRECT_TOKENS = 4,
+    EK_DOT_DIRECT_TOKENS = 6,
+    EK_DOT_DIRECT_PLAIN_TOKENS = 4,
+    EK_DOT_DIRECT_PACKED_TOKENS = 96,
 };
 
 EK_V16_INLINE int32_t load_4(const int8_t *x)
@@ -49,24 +51,6 @@ EK_V16_INLINE void dot_add(int code_bits, int n_tokens, int n_dwords,
             for (int v = 0; v < EK_DOT_PANELS; v++)
                 sum[t][v] = dot_add_4(code_bits, sum[t][v], w[v], x[t] + k * 4);
     }
-}
-
-/** out[h] = sum of x[16 * h .. 16 * h + 15], 16 of them. */
-EK_V16_INLINE void half_sums(const int8_t *x, int32_t out[16])
-{
-    const __m512i ones8 = _mm512_set1_epi8(1), ones16 = _mm512_set1_epi16(1);
-    __m512i four[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++)
-        four[i] =
-            _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones8, _mm512_loadu_si512(x + i * 64));
-    /* Sums of 4 fit 16 bits many times over: pack two vectors into one, add neighbours, twice. */
-    __m512i low = _mm512_madd_epi16(_mm512_packs_epi32(four[0], four[1]), ones16);
-    __m512i high = _mm512_madd_epi16(_mm512_packs_epi32(four[2], four[3]), ones16);
-    __m512i all = _mm512_madd_epi16(_mm512_packs_epi32(low, high), ones16);
-    /* Dword v of 128-bit part L is now half 4 * v + L. */
-    const __m512i turn = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    _mm512_storeu_si512(out, _mm512_permutexvar_epi32(turn, all));
 }
 
 #endif

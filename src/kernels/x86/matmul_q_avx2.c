@@ -44,62 +44,62 @@ static void halves(const tile_job *job)
         tile_halves(2, job);
 }
 
-static void panel_q4_0(const source *from, panel *out)
+static void q4_0_unpack(const source *from, panel *out)
 {
-    panel_fill(unpack_q4_0, from, out);
+    panel_fill(scales_q4_0, codes_q4_0, from, out);
 }
 
-static void direct_q4_0(direct_job *job)
+static void q4_0_direct(const rows_job *job, int32_t row)
 {
-    direct_run(unpack_q4_0, 1, job);
+    direct_rows(scales_q4_0, codes_q4_0, job, row);
 }
 
-static void panel_q8_0(const source *from, panel *out)
+static void q8_0_unpack(const source *from, panel *out)
 {
-    panel_fill(unpack_q8_0, from, out);
+    panel_fill(scales_q8_0, codes_q8_0, from, out);
 }
 
-static void direct_q8_0(direct_job *job)
+static void q8_0_direct(const rows_job *job, int32_t row)
 {
-    direct_run(unpack_q8_0, 1, job);
+    direct_rows(scales_q8_0, codes_q8_0, job, row);
 }
 
-static void panel_q4_k(const source *from, panel *out)
+static void q4_k_unpack(const source *from, panel *out)
 {
-    panel_fill(unpack_q4_k, from, out);
+    panel_fill(scales_k, codes_q4_k, from, out);
 }
 
-static void direct_q4_k(direct_job *job)
+static void q4_k_direct(const rows_job *job, int32_t row)
 {
-    direct_run(unpack_q4_k, 1, job);
+    direct_rows(scales_k, codes_q4_k, job, row);
 }
 
-static void panel_q5_k(const source *from, panel *out)
+static void q5_k_unpack(const source *from, panel *out)
 {
-    panel_fill(unpack_q5_k, from, out);
+    panel_fill(scales_k, codes_q5_k, from, out);
 }
 
-static void direct_q5_k(direct_job *job)
+static void q5_k_direct(const rows_job *job, int32_t row)
 {
-    direct_run(unpack_q5_k, 1, job);
+    direct_rows(scales_k, codes_q5_k, job, row);
 }
 
-static void panel_q6_k(const source *from, panel *out)
+static void q6_k_unpack(const source *from, panel *out)
 {
-    panel_fill(unpack_q6_k, from, out);
+    panel_fill(scales_q6_k, codes_q6_k, from, out);
 }
 
-static void direct_q6_k(direct_job *job)
+static void q6_k_direct(const rows_job *job, int32_t row)
 {
-    direct_run(unpack_q6_k, 1, job);
+    direct_rows(scales_q6_k, codes_q6_k, job, row);
 }
 
 static const q_format format_table[EK_TYPE_MAX] = {
-    [EK_TYPE_Q4_0] = {32, sizeof(ek_block_q4_0), panel_q4_0, affine_4, direct_q4_0},
-    [EK_TYPE_Q8_0] = {32, sizeof(ek_block_q8_0), panel_q8_0, affine_8, direct_q8_0},
-    [EK_TYPE_Q4_K] = {EK_K_ELEMS, sizeof(ek_block_q4_K), panel_q4_k, affine_4, direct_q4_k},
-    [EK_TYPE_Q5_K] = {EK_K_ELEMS, sizeof(ek_block_q5_K), panel_q5_k, affine_5, direct_q5_k},
-    [EK_TYPE_Q6_K] = {EK_K_ELEMS, sizeof(ek_block_q6_K), panel_q6_k, halves, direct_q6_k},
+    [EK_TYPE_Q4_0] = {32, sizeof(ek_block_q4_0), q4_0_direct, q4_0_unpack, affine_4},
+    [EK_TYPE_Q8_0] = {32, sizeof(ek_block_q8_0), q8_0_direct, q8_0_unpack, affine_8},
+    [EK_TYPE_Q4_K] = {EK_K_ELEMS, sizeof(ek_block_q4_K), q4_k_direct, q4_k_unpack, affine_4},
+    [EK_TYPE_Q5_K] = {EK_K_ELEMS, sizeof(ek_block_q5_K), q5_k_direct, q5_k_unpack, affine_5},
+    [EK_TYPE_Q6_K] = {EK_K_ELEMS, sizeof(ek_block_q6_K), q6_k_direct, q6_k_unpack, halves},
 };
 
 void ek_kernels_avx2_matmul_q_fill(ek_kernels *table)

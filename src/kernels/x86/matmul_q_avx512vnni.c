@@ -9,7 +9,7 @@
 #include "kernels/tables.h"
 #include "kernels/x86/matmul_q_body.h"
 
-static_assert(TILE_TOKENS == 6 && TILE_TOKENS_MIN == 3 && DIRECT_TOKENS == 4,
+static_assert(TILE_TOKENS == 6 && TILE_TOKENS_MIN == 3 && DIRECT_TOKENS == 6,
               "the switches list every tile");
 
 static void affine(const tile_job *job)
@@ -32,72 +32,62 @@ static void halves(const tile_job *job)
     }
 }
 
-EK_V16_INLINE void direct_dispatch(unpack_fn unpack, direct_job *job)
+static void q4_0_unpack(const source *from, panel *out)
 {
-    switch (job->n_tokens) {
-    case 1: direct_run(unpack, 1, job); break;
-    case 2: direct_run(unpack, 2, job); break;
-    case 3: direct_run(unpack, 3, job); break;
-    default: direct_run(unpack, 4, job); break;
-    }
+    panel_fill(scales_q4_0, codes_q4_0, from, out);
 }
 
-static void panel_q4_0(const source *from, panel *out)
+static void q4_0_direct(const rows_job *job, int32_t row)
 {
-    panel_fill(unpack_q4_0, from, out);
+    direct_rows(scales_q4_0, codes_q4_0, job, row);
 }
 
-static void direct_q4_0(direct_job *job)
+static void q8_0_unpack(const source *from, panel *out)
 {
-    direct_dispatch(unpack_q4_0, job);
+    panel_fill(scales_q8_0, codes_q8_0, from, out);
 }
 
-static void panel_q8_0(const source *from, panel *out)
+static void q8_0_direct(const rows_job *job, int32_t row)
 {
-    panel_fill(unpack_q8_0, from, out);
+    direct_rows(scales_q8_0, codes_q8_0, job, row);
 }
 
-static void direct_q8_0(direct_job *job)
+static void q4_k_unpack(const source *from, panel *out)
 {
-    direct_dispatch(unpack_q8_0, job);
+    panel_fill(scales_k, codes_q4_k, from, out);
 }
 
-static void panel_q4_k(const source *from, panel *out)
+static void q4_k_direct(const rows_job *job, int32_t row)
 {
-    panel_fill(unpack_q4_k, from, out);
+    direct_rows(scales_k, codes_q4_k, job, row);
 }
 
-static void direct_q4_k(direct_job *job)
+static void q5_k_unpack(const source *from, panel *out)
 {
-    direct_dispatch(unpack_q4_k, job);
+    panel_fill(scales_k, codes_q5_k, from, out);
 }
 
-static void panel_q5_k(const source *from, panel *out)
+static void q5_k_direct(const rows_job *job, int32_t row)
 {
-    panel_fill(unpack_q5_k, from, out);
+    direct_rows(scales_k, codes_q5_k, job, row);
 }
 
-static void direct_q5_k(direct_job *job)
+static void q6_k_unpack(const source *from, panel *out)
 {
-    direct_dispatch(unpack_q5_k, job);
+    panel_fill(scales_q6_k, codes_q6_k, from, out);
 }
 
-static void panel_q6_k(const source *from, panel *out)
+static void q6_k_direct(const rows_job *job, int32_t row)
 {
-    panel_fill(unpack_q6_k, from, out);
-}
-
-static void direct_q6_k(direct_job *job)
-{
-    direct_dispatch(unpack_q6_k, job);
+    direct_rows(scales_q6_k, codes_q6_k, job, row);
 }
 
 static const q_format format_table[EK_TYPE_MAX] = {
-    [EK_TYPE_Q4_0] = {32, sizeof(ek_block_q4_0), panel_q4_0, affine, direct_q4_0},
-    [EK_TYPE_Q8_0] = {32, sizeof(ek_block_q8_0), panel_q8_0, affine, direct_q8_0},
-    [EK_TYPE_Q4_K] = {EK_K_ELEMS, sizeof(ek_block_q4_K), panel_q4_k, affine, direct_q4_k},
-    [EK_TYPE_Q5_K] = {EK_K_ELEMS, sizeof(ek_block_q5_K), panel_q5_k, affine, direct_q5_k},
-    [EK_TYPE_Q6_K] = {EK_K_ELEMS, sizeof(ek_block_q6_K), panel_q6_k, halves, direct_q6_k},
+    [EK_TYPE_Q4_0] = {32, sizeof(ek_block_q4_0), q4_0_direct, q4_0_unpack, affine},
+    [EK_TYPE_Q8_0] = {32, sizeof(ek_block_q8_0), q8_0_direct, q8_0_unpack, affine},
+    [EK_TYPE_Q4_K] = {EK_K_ELEMS, sizeof(ek_block_q4_K), q4_k_direct, q4_k_unpack, affine},
+    [EK_TYPE_Q5_K] = {EK_K_ELEMS, sizeof(ek_block_q5_K), q5_k_direct, q5_k_unpack, affine},
+    [EK_TYPE_Q6_K] = {EK_K_ELEMS, sizeof(ek_block_q6_K), q6_k_direct, q6_k_unpack, halves},
 };
 
 void ek_kernels_avx512_vnni_fill(ek_kernels *table)

@@ -2,18 +2,22 @@
  * Quantised matrices against int8 activations, written on v16; include panel_body.h and
  * unpack_body.h first. The order of additions is theirs.
  *
- * One to DIRECT_TOKENS tokens: row tiles of one panel, whose codes are multiplied as they are
- * unpacked. More tokens, loops from outside: row tiles of EK_DOT_PANELS panels, chunks of tokens,
- * panels of 256 columns, token tiles; a panel is unpacked once per chunk, and between panels totals
- * wait in a small array.
+ * A few tokens, at most DIRECT_PLAIN_TOKENS: row tiles of one panel, whose codes are multiplied as
+ * they are unpacked. Unpacking a packed matrix costs so little that it is done again for every
+ * DIRECT_TOKENS tokens, up to DIRECT_PACKED_TOKENS. More tokens, loops from outside: row tiles of
+ * EK_DOT_PANELS panels, chunks of tokens, panels of 256 columns, token tiles; a panel is unpacked
+ * once per chunk, and between panels totals wait in a small array.
  */
 
 enum {
+    DIRECT_PLAIN_TOKENS = EK_DOT_DIRECT_PLAIN_TOKENS,
     TILE_PANELS = EK_DOT_PANELS,
     TILE_TOKENS = EK_DOT_TOKENS,
-    TILE_TOKENS_MIN = DIRECT_TOKENS / 2 + 1, /* tiles are equal parts of more than DIRECT_TOKENS */
+    TILE_TOKENS_MIN = DIRECT_PLAIN_TOKENS / 2 + 1, /* tiles are equal parts of more tokens */
     TILE_ROWS = TILE_PANELS * PANEL_ROWS,
-    CHUNK_TOKENS = 48, /* their totals and one panel's activations share the first-level cache */
+    DIRECT_PACKED_TOKENS = EK_DOT_DIRECT_PACKED_TOKENS,
+    CHUNK_TOKENS =
+        96, /* their totals and one panel's activations stay near the first-level cache */
     PANEL_COLS = PANEL_BLOCKS * EK_ACT_BLOCK,
 };
 
@@ -25,21 +29,29 @@ typedef struct tile_job {
     float (*total)[TILE_ROWS]; /* (n_tokens) */
 } tile_job;
 
-/* A few tokens against one panel's worth of blocks. */
-typedef struct direct_job {
-    source from;
+/* A matrix times tokens, as ek_matmul_fn has it, with the tokens' indices filled in. */
+typedef struct rows_job {
+    const ek_mat *w;
+    int32_t row_end;
+    const ek_act *x;
+    const int32_t *token; /* (n_tokens) */
     int n_tokens;
-    panel_token x[DIRECT_TOKENS];
-    int32_t half_offset[DIRECT_TOKENS][2 * PANEL_BLOCKS]; /* Q6_K */
-    float total[DIRECT_TOKENS][PANEL_ROWS];
-} direct_job;
+    bool first_chunk; /* of tokens: the weights come from memory */
+    float *y;
+    int64_t y_stride;
+} rows_job;
 
 typedef struct q_format {
     int block_cols, block_bytes;
+    void (*direct)(const rows_job *job, int32_t row); /* a row tile of one panel */
     void (*unpack)(const source *from, panel *out);
     void (*tile)(const tile_job *job);
-    void (*direct)(direct_job *job);
 } q_format;
+
+/*
+ * By type of the weights; defined below by the file that includes this one, which knows the tiles.
+ */
+static const q_format format_table[EK_TYPE_MAX];
 
 EK_V16_INLINE void totals_load(const tile_job *job, int n_tokens,
                                v16f total[TILE_TOKENS][TILE_PANELS])
@@ -94,7 +106,6 @@ EK_V16_INLINE void tile_affine(int code_bits, int n_tokens, const tile_job *job)
 
 /* One half of a block: 16 columns whose weights are factor * (code - 32). */
 EK_V16_INLINE void tile_half(int half, int block, int n_tokens, const tile_job *job,
-                             int32_t offset[TILE_TOKENS][2 * PANEL_BLOCKS],
                              v16f total[TILE_TOKENS][TILE_PANELS])
 {
     v16i sum[TILE_TOKENS][TILE_PANELS];
@@ -108,7 +119,7 @@ EK_V16_INLINE void tile_half(int half, int block, int n_tokens, const tile_job *
         q[t] = job->x[t].q + block * EK_ACT_BLOCK + half * EK_ACT_BLOCK / 2;
 #pragma GCC unroll 2
         for (int v = 0; v < TILE_PANELS; v++)
-            sum[t][v] = v16i_set1(offset[t][2 * block + half]);
+            sum[t][v] = v16i_set1(job->x[t].half_offset[2 * block + half]);
     }
     dot_add(6, n_tokens, BLOCK_DWORDS / 2, code, q, sum);
 #pragma GCC unroll 2
@@ -123,38 +134,29 @@ EK_V16_INLINE void tile_half(int half, int block, int n_tokens, const tile_job *
 
 EK_V16_INLINE void tile_halves(int n_tokens, const tile_job *job)
 {
-    int32_t offset[TILE_TOKENS][2 * PANEL_BLOCKS];
-    for (int t = 0; t < n_tokens; t++)
-        half_offsets(job->x[t].q, offset[t]);
     v16f total[TILE_TOKENS][TILE_PANELS];
     totals_load(job, n_tokens, total);
     for (int group = 0; group < 2 * PANEL_BLOCKS; group += 4) {
         int first = group / 8 * 4, half = group / 4 % 2;
-        for (int block = first; block < first + 4; block++)
-            tile_half(half, block, n_tokens, job, offset, total);
+        for (int i = 0; i < 4; i++) { /* 0, 2, 1, 3 */
+            int block = first + (i & 1) * 2 + (i >> 1);
+            tile_half(half, block, n_tokens, job, total);
+        }
     }
     totals_store(job, n_tokens, total);
 }
 
-/* unpack and n_tokens are constants at every call. */
-EK_V16_INLINE void direct_run(unpack_fn unpack, int n_tokens, direct_job *job)
-{
-    panel scales;
-    sink s = {.out = &scales, .x = job->x, .half_offset = job->half_offset};
-#pragma GCC unroll 4
-    for (int t = 0; t < n_tokens; t++)
-        s.total[t] = v16f_load(job->total[t]);
-    unpack(n_tokens, &job->from, &s);
-#pragma GCC unroll 4
-    for (int t = 0; t < n_tokens; t++)
-        v16f_store(job->total[t], s.total[t]);
-}
-
-EK_V16_INLINE void panel_fill(unpack_fn unpack, const source *from, panel *out)
+EK_V16_INLINE void panel_fill(scales_fn scales, codes_fn codes, const source *from, panel *out)
 {
     sink s;
     s.out = out;
-    unpack(0, from, &s);
+    if (from->packed) {
+        scales(true, from, out);
+        codes(true, 0, from, &s);
+    } else {
+        scales(false, from, out);
+        codes(false, 0, from, &s);
+    }
 }
 
 static int32_t min_i32(int32_t a, int32_t b)
@@ -162,16 +164,13 @@ static int32_t min_i32(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
-/* The rows of one tile, as far as they exist: missing ones repeat the last and are not stored. */
-static int rows_locate(const ek_mat *w, int32_t row, int32_t row_end, int rows_max,
-                       const uint8_t *out_row[TILE_ROWS])
+/*
+ * The panel of 16 rows that has rows `row` and following in it. At the end of a matrix it begins
+ * earlier, so that all of its rows exist; those of others are computed and dropped.
+ */
+static int32_t panel_first_row(const ek_mat *w, int32_t row)
 {
-    int n = min_i32(rows_max, row_end - row);
-    for (int r = 0; r < rows_max; r++) {
-        size_t id = (size_t)(row + min_i32(r, n - 1));
-        out_row[r] = (const uint8_t *)w->data + id * w->row_bytes;
-    }
-    return n;
+    return row + PANEL_ROWS <= w->n_rows ? row : w->n_rows - PANEL_ROWS;
 }
 
 /* The n_rows rows behind a tile that starts at `row`, as far as they belong to this call. */
@@ -182,41 +181,62 @@ static prefetch rows_after(const ek_mat *w, int32_t row, int32_t row_end, int32_
     return (prefetch){data + (uintptr_t)beg * w->row_bytes, data + (uintptr_t)end * w->row_bytes};
 }
 
-static source source_at(const q_format *format, const ek_mat *w, int32_t col,
-                        const uint8_t *const *row, prefetch *ahead)
+/* A panel's worth of a matrix of fewer than 16 rows, the last one repeated. */
+typedef struct padded_rows {
+    uint8_t data[PANEL_ROWS * PANEL_BLOCKS * sizeof(ek_block_q8_0)];
+} padded_rows;
+
+static_assert(sizeof(ek_block_q8_0) * PANEL_BLOCKS >= sizeof(ek_block_q6_K), "any type fits");
+
+/* Columns `col` and following of panel rows from `row` on; `pad` is used by tiny matrices only. */
+static source source_at(const ek_mat *w, int32_t row, int32_t col, padded_rows *pad,
+                        prefetch *ahead)
 {
-    return (source){
-        .row = row,
-        .offset = (size_t)(col / format->block_cols) * (size_t)format->block_bytes,
-        .n_blocks = min_i32(PANEL_COLS, w->n_cols - col) / EK_ACT_BLOCK,
-        .ahead = ahead,
-    };
+    const q_format *format = &format_table[w->type];
+    const uint8_t *data = w->data;
+    size_t offset = (size_t)(col / format->block_cols) * (size_t)format->block_bytes;
+    int32_t n_cols = min_i32(PANEL_COLS, w->n_cols - col);
+    source from = {.n_blocks = n_cols / EK_ACT_BLOCK, .ahead = ahead};
+    if (w->packed) {
+        size_t code_bytes = ek_kernels_pack_dwords(w->type) * sizeof(uint32_t);
+        size_t block = (size_t)(col / format->block_cols);
+        size_t n_blocks = (size_t)(w->n_cols / format->block_cols);
+        const uint8_t *rows = data + (size_t)panel_first_row(w, row) * w->row_bytes;
+        from.packed = true;
+        from.first = rows + block * code_bytes * PANEL_ROWS;
+        from.scales = rows + (n_blocks * code_bytes + block * sizeof(uint16_t)) * PANEL_ROWS;
+        return from;
+    }
+    if (w->n_rows >= PANEL_ROWS) {
+        from.first = data + (size_t)panel_first_row(w, row) * w->row_bytes + offset;
+        from.stride = w->row_bytes;
+        return from;
+    }
+    size_t bytes = (size_t)(n_cols / format->block_cols) * (size_t)format->block_bytes;
+    for (int32_t r = 0; r < PANEL_ROWS; r++) {
+        size_t id = (size_t)min_i32(r, w->n_rows - 1);
+        memcpy(pad->data + (size_t)r * bytes, data + id * w->row_bytes + offset, bytes);
+    }
+    from.first = pad->data;
+    from.stride = bytes;
+    return from;
+}
+
+/* Results of the rows from `row` on that belong to this call, out of their panel's lanes. */
+static void panel_store(const ek_mat *w, int32_t row, int32_t row_end, const float *lanes, float *y)
+{
+    int32_t first = w->n_rows >= PANEL_ROWS ? panel_first_row(w, row) : 0;
+    int32_t n = min_i32(PANEL_ROWS, row_end - row);
+    if (n > 0) memcpy(y + row, lanes + (row - first), (size_t)n * sizeof *y);
 }
 
 static panel_token token_at(const ek_act *x, int64_t token, int32_t col)
 {
     int64_t block = token * (x->n_cols / EK_ACT_BLOCK) + col / EK_ACT_BLOCK;
-    return (panel_token){x->q + token * x->n_cols + col, x->scale + block, x->scaled_sum + block};
-}
-
-static void direct_rows(const q_format *format, const ek_mat *w, int32_t row, int32_t row_end,
-                        const ek_act *x, const int32_t *token, int n_tokens, float *y,
-                        int64_t y_stride)
-{
-    const uint8_t *rows[TILE_ROWS];
-    int n_rows = rows_locate(w, row, row_end, PANEL_ROWS, rows);
-    prefetch ahead = rows_after(w, row, row_end, PANEL_ROWS);
-    direct_job job = {.n_tokens = n_tokens};
-    for (int32_t col = 0; col < w->n_cols; col += PANEL_COLS) {
-        job.from = source_at(format, w, col, rows, &ahead);
-        for (int t = 0; t < n_tokens; t++) {
-            job.x[t] = token_at(x, token[t], col);
-            if (w->type == EK_TYPE_Q6_K) half_offsets(job.x[t].q, job.half_offset[t]);
-        }
-        format->direct(&job);
-    }
-    for (int t = 0; t < n_tokens; t++)
-        memcpy(y + t * y_stride + row, job.total[t], (size_t)n_rows * sizeof *y);
+    return (panel_token){.q = x->q + token * x->n_cols + col,
+                         .scale = x->scale + block,
+                         .scaled_sum = x->scaled_sum + block,
+                         .half_offset = x->half_offset + 2 * block};
 }
 
 /*
@@ -227,82 +247,142 @@ static int next_part(int n, int n_parts)
     return (n + n_parts - 1) / n_parts;
 }
 
-static void tokens_add(const q_format *format, const ek_act *x, const int32_t *token, int n_tokens,
-                       int32_t col, tile_job *job, float (*total)[TILE_ROWS])
+/* n_tokens tokens, from token `done` of the job on, against one panel. */
+EK_V16_INLINE void direct_part(bool packed, codes_fn codes, int n_tokens, const rows_job *job,
+                               int32_t col, int done, const source *from, panel *scales,
+                               float (*total)[PANEL_ROWS])
 {
-    int done = 0;
-    for (int n_tiles = next_part(n_tokens, TILE_TOKENS); n_tiles > 0; n_tiles--) {
-        job->n_tokens = next_part(n_tokens - done, n_tiles);
-        for (int t = 0; t < job->n_tokens; t++)
-            job->x[t] = token_at(x, token[done + t], col);
-        job->total = total + done;
-        format->tile(job);
-        done += job->n_tokens;
+    panel_token x[DIRECT_TOKENS];
+    sink s = {.out = scales, .x = x};
+#pragma GCC unroll 6
+    for (int t = 0; t < n_tokens; t++) {
+        x[t] = token_at(job->x, job->token[done + t], col);
+        s.total[t] = v16f_load(total[done + t]);
     }
+    codes(packed, n_tokens, from, &s);
+#pragma GCC unroll 6
+    for (int t = 0; t < n_tokens; t++)
+        v16f_store(total[done + t], s.total[t]);
 }
 
-static void tile_rows(const q_format *format, const ek_mat *w, int32_t row, int32_t row_end,
-                      const ek_act *x, const int32_t *token, int n_tokens, bool first_chunk,
-                      float *y, int64_t y_stride)
+/* direct_part with n_tokens as a constant; which ones there are is known below. */
+EK_V16_INLINE void direct_switch(bool packed, codes_fn codes, int n_tokens, const rows_job *job,
+                                 int32_t col, int done, const source *from, panel *scales,
+                                 float (*total)[PANEL_ROWS])
 {
-    panel panels[TILE_PANELS];
-    EK_ALIGNED(64) float total[CHUNK_TOKENS][TILE_ROWS];
-    const uint8_t *rows[TILE_ROWS];
-    int n_rows = rows_locate(w, row, row_end, TILE_ROWS, rows);
-    prefetch ahead = {0, 0};
-    if (first_chunk) ahead = rows_after(w, row, row_end, TILE_ROWS);
-    memset(total, 0, (size_t)n_tokens * sizeof total[0]);
-    tile_job job = {.panels = panels};
-    for (int32_t col = 0; col < w->n_cols; col += PANEL_COLS) {
-        for (int v = 0; v < TILE_PANELS; v++) {
-            source from = source_at(format, w, col, rows + v * PANEL_ROWS, &ahead);
-            job.n_blocks = from.n_blocks;
-            format->unpack(&from, &panels[v]);
-        }
-        tokens_add(format, x, token, n_tokens, col, &job, total);
+    static_assert(DIRECT_TOKENS == 1 || DIRECT_TOKENS == 6, "every number is listed");
+    int n = DIRECT_TOKENS == 1 ? 1 : n_tokens;
+    switch (n) {
+    case 1: direct_part(packed, codes, 1, job, col, done, from, scales, total); break;
+    case 2: direct_part(packed, codes, 2, job, col, done, from, scales, total); break;
+    case 3: direct_part(packed, codes, 3, job, col, done, from, scales, total); break;
+    case 4: direct_part(packed, codes, 4, job, col, done, from, scales, total); break;
+    case 5: direct_part(packed, codes, 5, job, col, done, from, scales, total); break;
+    default: direct_part(packed, codes, DIRECT_TOKENS, job, col, done, from, scales, total);
     }
-    for (int t = 0; t < n_tokens; t++)
-        memcpy(y + t * y_stride + row, total[t], (size_t)n_rows * sizeof *y);
 }
 
 /*
- * By type of the weights; defined below by the file that includes this one, which knows the tiles.
+ * One panel of rows against up to DIRECT_PACKED_TOKENS tokens, in nearly equal parts. packed, scales
+ * and codes are constants at every call.
  */
-static const q_format format_table[EK_TYPE_MAX];
-
-/* One row tile against all tokens. */
-static void rows_times_tokens(const q_format *format, const ek_mat *w, int32_t row, int32_t row_end,
-                              const ek_act *x, const int32_t *token_idx, int32_t n_tokens, float *y,
-                              int64_t y_stride)
+EK_V16_INLINE void direct_panel(bool packed, scales_fn scales, codes_fn codes, const rows_job *job,
+                                int32_t row)
 {
-    int32_t done = 0;
-    for (int n_chunks = next_part(n_tokens, CHUNK_TOKENS); n_chunks > 0; n_chunks--) {
-        int32_t token[CHUNK_TOKENS];
-        int n = next_part(n_tokens - done, n_chunks);
-        for (int t = 0; t < n; t++)
-            token[t] = token_idx ? token_idx[done + t] : done + t;
-        float *out = y + done * y_stride;
-        if (n_tokens <= DIRECT_TOKENS)
-            direct_rows(format, w, row, row_end, x, token, n, out, y_stride);
-        else
-            tile_rows(format, w, row, row_end, x, token, n, done == 0, out, y_stride);
-        done += n;
+    const ek_mat *w = job->w;
+    EK_ALIGNED(64) float total[DIRECT_PACKED_TOKENS][PANEL_ROWS] = {{0}};
+    panel buffer;
+    padded_rows pad;
+    prefetch ahead = rows_after(w, row, job->row_end, PANEL_ROWS), fetched = {0, 0};
+    for (int32_t col = 0; col < w->n_cols; col += PANEL_COLS) {
+        source from = source_at(w, row, col, &pad, &ahead);
+        scales(packed, &from, &buffer);
+        int done = 0, n;
+        for (int n_parts = next_part(job->n_tokens, DIRECT_TOKENS); n_parts > 0; n_parts--) {
+            n = next_part(job->n_tokens - done, n_parts);
+            direct_switch(packed, codes, n, job, col, done, &from, &buffer, total);
+            from.ahead = &fetched;
+            done += n;
+        }
     }
+    for (int t = 0; t < job->n_tokens; t++)
+        panel_store(w, row, job->row_end, total[t], job->y + t * job->y_stride);
+}
+
+EK_V16_INLINE void direct_rows(scales_fn scales, codes_fn codes, const rows_job *job, int32_t row)
+{
+    if (job->w->packed)
+        direct_panel(true, scales, codes, job, row);
+    else
+        direct_panel(false, scales, codes, job, row);
+}
+
+static void tokens_add(const rows_job *job, int32_t col, tile_job *tile, float (*total)[TILE_ROWS])
+{
+    int done = 0;
+    for (int n_tiles = next_part(job->n_tokens, TILE_TOKENS); n_tiles > 0; n_tiles--) {
+        tile->n_tokens = next_part(job->n_tokens - done, n_tiles);
+        for (int t = 0; t < tile->n_tokens; t++)
+            tile->x[t] = token_at(job->x, job->token[done + t], col);
+        tile->total = total + done;
+        format_table[job->w->type].tile(tile);
+        done += tile->n_tokens;
+    }
+}
+
+static void tile_rows(const rows_job *job, int32_t row)
+{
+    const ek_mat *w = job->w;
+    panel panels[TILE_PANELS];
+    EK_ALIGNED(64) float total[CHUNK_TOKENS][TILE_ROWS];
+    padded_rows pad;
+    prefetch ahead = {0, 0};
+    if (job->first_chunk) ahead = rows_after(w, row, job->row_end, TILE_ROWS);
+    memset(total, 0, (size_t)job->n_tokens * sizeof total[0]);
+    tile_job tile = {.panels = panels};
+    for (int32_t col = 0; col < w->n_cols; col += PANEL_COLS) {
+        for (int v = 0; v < TILE_PANELS; v++) {
+            source from = source_at(w, row + v * PANEL_ROWS, col, &pad, &ahead);
+            tile.n_blocks = from.n_blocks;
+            format_table[w->type].unpack(&from, &panels[v]);
+        }
+        tokens_add(job, col, &tile, total);
+    }
+    for (int t = 0; t < job->n_tokens; t++)
+        for (int v = 0; v < TILE_PANELS; v++)
+            panel_store(w, row + v * PANEL_ROWS, job->row_end, total[t] + v * PANEL_ROWS,
+                        job->y + t * job->y_stride);
 }
 
 static void matmul_q(const ek_mat *w, int32_t row_beg, int32_t row_end, const ek_act *x,
                      const int32_t *token_idx, int32_t n_tokens, float *y, int64_t y_stride)
 {
-    const q_format *format = &format_table[w->type];
-    int32_t tile_rows_max = n_tokens <= DIRECT_TOKENS ? PANEL_ROWS : TILE_ROWS;
-    for (int32_t row = row_beg; row < row_end; row += tile_rows_max)
-        rows_times_tokens(format, w, row, row_end, x, token_idx, n_tokens, y, y_stride);
+    ek_dassert(!w->packed || row_beg % EK_PACK_ROWS == 0);
+    bool direct = n_tokens <= (w->packed ? DIRECT_PACKED_TOKENS : DIRECT_PLAIN_TOKENS);
+    int32_t n_rows = direct ? PANEL_ROWS : TILE_ROWS;
+    int32_t token[CHUNK_TOKENS];
+    rows_job job = {.w = w, .row_end = row_end, .x = x, .token = token, .y_stride = y_stride};
+    for (int32_t row = row_beg; row < row_end; row += n_rows) {
+        int32_t done = 0;
+        for (int n_chunks = next_part(n_tokens, CHUNK_TOKENS); n_chunks > 0; n_chunks--) {
+            job.first_chunk = done == 0;
+            job.n_tokens = next_part(n_tokens - done, n_chunks);
+            job.y = y + done * y_stride;
+            for (int t = 0; t < job.n_tokens; t++)
+                token[t] = token_idx ? token_idx[done + t] : done + t;
+            if (direct)
+                format_table[w->type].direct(&job, row);
+            else
+                tile_rows(&job, row);
+            done += job.n_tokens;
+        }
+    }
 }
 
 static void matmul_q_fill(ek_kernels *table)
 {
     for (int type = 0; type < EK_TYPE_MAX; type++) {
-        if (!format_table[type].unpack) continue;
+        if (!format_table[type].tile) continue;
         table->matmul[type] = matmul_q;
         table->act_int8[type] = true;
     }

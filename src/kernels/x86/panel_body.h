@@ -7,11 +7,14 @@
  *     total = fma(S, a * scale, total)       where weights are a * code - b,
  *     total = fma(-b, scaled_sum, total)     in this order; and
  *     total = fma(S, f * scale, total)       per half block of Q6_K: f is a or b, S of code - 32
- * and of nothing else: blocks in rising order, but in each half of a Q6_K block of 256 the four
- * lower half blocks before the four upper ones, as the codes lie. So neither tiles nor tokens nor
+ * and of nothing else: blocks in rising order, but of each four blocks of Q6_K the lower halves
+ * before the upper ones, and of these the first and third before the second and fourth, as the
+ * codes lie. So neither tiles nor tokens nor
  * instruction sets change a bit of a result.
  */
+#include "base/assert.h"
 #include "kernels/kernels.h"
+#include "kernels/pack.h"
 
 enum {
     PANEL_ROWS = 16,
@@ -19,7 +22,7 @@ enum {
     BLOCK_DWORDS = 8, /* a block's columns in groups of 4 */
     CODE_BYTES = 64,  /* one group of 4 columns of 16 rows */
     DIRECT_TOKENS = EK_DOT_DIRECT_TOKENS,
-    SINK_SLOTS = 4, /* blocks whose codes arrive interleaved */
+    SINK_SLOTS = 2, /* blocks whose codes arrive interleaved */
 };
 
 typedef struct panel {
@@ -32,6 +35,7 @@ typedef struct panel {
 typedef struct panel_token {
     const int8_t *q;
     const float *scale, *scaled_sum;
+    const int32_t *half_offset;
 } panel_token;
 
 EK_V16_INLINE v16f affine_add(v16f total, v16i sum, v16f a, v16f b, const panel_token *x, int block)
@@ -47,38 +51,30 @@ EK_V16_INLINE v16f half_add(v16f total, v16i sum, v16f factor, const panel_token
     return v16f_fma(v16f_from_i(sum), scale, total);
 }
 
-/* What counting the codes of Q6_K from 0 instead of -32 adds to each half block, negated. */
-static void half_offsets(const int8_t *q, int32_t out[2 * PANEL_BLOCKS])
-{
-    half_sums(q, out);
-    v16i_store(out, v16i_sub(v16i_zero(), v16i_shl(v16i_load(out), 5)));
-}
-
 /*
  * Where unpacked codes go. With n_tokens 0 they are stored in a panel, for many tokens to use;
  * otherwise they are multiplied with a few tokens on the spot, which saves writing and reading
  * them. n_tokens is a constant at every call.
  */
 typedef struct sink {
-    panel *out;                               /* direct products use only its scales */
-    const panel_token *x;                     /* (n_tokens) */
-    int32_t (*half_offset)[2 * PANEL_BLOCKS]; /* (n_tokens), Q6_K */
+    panel *out;           /* its scales are there; direct products use nothing else of it */
+    const panel_token *x; /* (n_tokens) */
     v16i sum[SINK_SLOTS][DIRECT_TOKENS];
     v16f total[DIRECT_TOKENS];
 } sink;
 
 EK_V16_INLINE void sink_begin(int n_tokens, sink *s, int slot)
 {
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int t = 0; t < n_tokens; t++)
         s->sum[slot][t] = v16i_zero();
 }
 
 EK_V16_INLINE void sink_begin_half(int n_tokens, sink *s, int slot, int block, int half)
 {
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int t = 0; t < n_tokens; t++)
-        s->sum[slot][t] = v16i_set1(s->half_offset[t][2 * block + half]);
+        s->sum[slot][t] = v16i_set1(s->x[t].half_offset[2 * block + half]);
 }
 
 /* Codes of columns 4 * dword.. of a block. */
@@ -86,7 +82,7 @@ EK_V16_INLINE void sink_take(int code_bits, int n_tokens, sink *s, int slot, int
                              v16i codes)
 {
     if (n_tokens == 0) v16i_store(s->out->code[block][dword], codes);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int t = 0; t < n_tokens; t++) {
         const int8_t *q = s->x[t].q + block * EK_ACT_BLOCK + dword * 4;
         s->sum[slot][t] = dot_add_4(code_bits, s->sum[slot][t], codes, q);
@@ -96,7 +92,7 @@ EK_V16_INLINE void sink_take(int code_bits, int n_tokens, sink *s, int slot, int
 EK_V16_INLINE void sink_finish(int n_tokens, sink *s, int slot, int block)
 {
     v16f a = v16f_load(s->out->a[block]), b = v16f_load(s->out->b[block]);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int t = 0; t < n_tokens; t++)
         s->total[t] = affine_add(s->total[t], s->sum[slot][t], a, b, &s->x[t], block);
 }
@@ -104,7 +100,7 @@ EK_V16_INLINE void sink_finish(int n_tokens, sink *s, int slot, int block)
 EK_V16_INLINE void sink_finish_half(int n_tokens, sink *s, int slot, int block, int half)
 {
     v16f factor = v16f_load(half == 0 ? s->out->a[block] : s->out->b[block]);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int t = 0; t < n_tokens; t++)
         s->total[t] = half_add(s->total[t], s->sum[slot][t], factor, &s->x[t], block);
 }

@@ -366,12 +366,13 @@ EK_V16_INLINE v16f v16f_from_low_f16(v16i a)
 }
 
 /* Eight rows of 16 bytes into 4 vectors of 8 lanes. */
-EK_V16_INLINE void v16_load_columns_8(const uint8_t *const row[8], size_t offset, __m256i out[4])
+EK_V16_INLINE void v16_load_columns_8(const uint8_t *first, size_t stride, __m256i out[4])
 {
     __m256i pair[4]; /* pair[k]: rows k and k + 4 */
-    for (int k = 0; k < 4; k++) {
-        __m128i a = _mm_loadu_si128((const __m128i *)(row[k] + offset));
-        __m128i b = _mm_loadu_si128((const __m128i *)(row[k + 4] + offset));
+    for (size_t k = 0; k < 4; k++) {
+        const uint8_t *low = first + k * stride, *high = first + (k + 4) * stride;
+        __m128i a = _mm_loadu_si128((const __m128i *)(const void *)low);
+        __m128i b = _mm_loadu_si128((const __m128i *)(const void *)high);
         pair[k] = _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
     }
     __m256i low01 = _mm256_unpacklo_epi32(pair[0], pair[1]);
@@ -384,11 +385,11 @@ EK_V16_INLINE void v16_load_columns_8(const uint8_t *const row[8], size_t offset
     out[3] = _mm256_unpackhi_epi64(high01, high23);
 }
 
-EK_V16_INLINE void v16_load_columns(const uint8_t *const row[16], size_t offset, v16i out[4])
+EK_V16_INLINE void v16_load_columns(const uint8_t *first, size_t stride, v16i out[4])
 {
     __m256i low[4], high[4];
-    v16_load_columns_8(row, offset, low);
-    v16_load_columns_8(row + 8, offset, high);
+    v16_load_columns_8(first, stride, low);
+    v16_load_columns_8(first + 8 * stride, stride, high);
     for (int i = 0; i < 4; i++)
         out[i] = (v16i){low[i], high[i]};
 }

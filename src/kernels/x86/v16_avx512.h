@@ -330,19 +330,31 @@ EK_V16_INLINE v16f v16f_from_low_f16(v16i a)
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a));
 }
 
-/*
- * Turn 16 rows of 16 bytes, at `offset` behind each pointer, into 4 vectors: out[i] has dword i of
- * every row, row r in lane r.
- */
-EK_V16_INLINE void v16_load_columns(const uint8_t *const row[16], size_t offset, v16i out[4])
+EK_V16_INLINE __m128i v16_load_16(const uint8_t *x)
 {
+    return _mm_loadu_si128((const __m128i *)(const void *)x);
+}
+
+/*
+ * Turn 16 rows of 16 bytes, `stride` apart, into 4 vectors: out[i] has dword i of every row, row r
+ * in lane r. Two rows at a time are merged while they are loaded, which blends; only pairs of pairs
+ * take the ports that shuffle. Compilers would rather keep 16 row pointers than use the addressing
+ * modes of four, so they are not told how these belong together.
+ */
+EK_V16_INLINE void v16_load_columns(const uint8_t *first, size_t stride, v16i out[4])
+{
+    size_t stride3 = 3 * stride;
+    const uint8_t *r0 = first, *r4 = r0 + 4 * stride, *r8 = r4 + 4 * stride, *r12 = r8 + 4 * stride;
+    __asm__("" : "+r"(r0), "+r"(r4), "+r"(r8), "+r"(r12), "+r"(stride3));
+    const size_t at[4] = {0, stride, 2 * stride, stride3};
     __m512i quad[4]; /* quad[k]: rows k, k + 4, k + 8, k + 12 */
+#pragma GCC unroll 4
     for (int k = 0; k < 4; k++) {
-        const uint8_t *const *r = row + k;
-        __m512i a = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(r[0] + offset)));
-        a = _mm512_inserti32x4(a, _mm_loadu_si128((const __m128i *)(r[4] + offset)), 1);
-        a = _mm512_inserti32x4(a, _mm_loadu_si128((const __m128i *)(r[8] + offset)), 2);
-        quad[k] = _mm512_inserti32x4(a, _mm_loadu_si128((const __m128i *)(r[12] + offset)), 3);
+        __m256i low = _mm256_castsi128_si256(v16_load_16(r0 + at[k]));
+        __m256i high = _mm256_castsi128_si256(v16_load_16(r8 + at[k]));
+        low = _mm256_inserti128_si256(low, v16_load_16(r4 + at[k]), 1);
+        high = _mm256_inserti128_si256(high, v16_load_16(r12 + at[k]), 1);
+        quad[k] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
     }
     __m512i low01 = _mm512_unpacklo_epi32(quad[0], quad[1]);
     __m512i low23 = _mm512_unpacklo_epi32(quad[2], quad[3]);

@@ -8,7 +8,8 @@
 #include "kernels/act_rule.h"
 #include "kernels/kernels.h"
 
-static void act_quantize(const float *x, int32_t n_cols, int8_t *q, float *scale, float *scaled_sum)
+static void act_quantize(const float *x, int32_t n_cols, int8_t *q, float *scale, float *scaled_sum,
+                         int32_t *half_offset)
 {
     const v16i magnitude = v16i_set1(0x7fffffff);
     for (int32_t b = 0; b < n_cols / EK_ACT_BLOCK; b++) {
@@ -26,7 +27,10 @@ static void act_quantize(const float *x, int32_t n_cols, int8_t *q, float *scale
         v16i_store_bytes(q + b * EK_ACT_BLOCK, q_low);
         v16i_store_bytes(q + b * EK_ACT_BLOCK + 16, q_high);
         scale[b] = rule.scale;
-        scaled_sum[b] = rule.scale * (float)v16i_sum(v16i_add(q_low, q_high));
+        int32_t sum_low = v16i_sum(q_low), sum_high = v16i_sum(q_high);
+        scaled_sum[b] = rule.scale * (float)(sum_low + sum_high);
+        half_offset[2 * b] = -32 * sum_low;
+        half_offset[2 * b + 1] = -32 * sum_high;
     }
 }
 

@@ -1,0 +1,57 @@
+#include "kernels/pack.h"
+
+#include <string.h>
+
+/* Where a block's 2-byte scale stands if it is none of the dwords. */
+static size_t scale_offset(ek_type type)
+{
+    return type == EK_TYPE_Q6_K ? offsetof(ek_block_q6_K, d) : 0;
+}
+
+/* Where its dwords begin. */
+static size_t dwords_offset(ek_type type)
+{
+    return type == EK_TYPE_Q4_0 || type == EK_TYPE_Q8_0 ? sizeof(uint16_t) : 0;
+}
+
+size_t ek_kernels_pack_dwords(ek_type type)
+{
+    switch (type) {
+    case EK_TYPE_Q4_0: return sizeof(((ek_block_q4_0 *)0)->qs) / 4;
+    case EK_TYPE_Q8_0: return sizeof(((ek_block_q8_0 *)0)->qs) / 4;
+    case EK_TYPE_Q4_K: return sizeof(ek_block_q4_K) / 4;
+    case EK_TYPE_Q5_K: return sizeof(ek_block_q5_K) / 4;
+    case EK_TYPE_Q6_K: return offsetof(ek_block_q6_K, d) / 4;
+    case EK_TYPE_F32:
+    case EK_TYPE_F16:
+    case EK_TYPE_BF16: return 0;
+    }
+    return 0;
+}
+
+/* n groups of `bytes` bytes (a constant) of all rows, side by side. */
+static inline void interleave(const uint8_t *rows, size_t row_stride, size_t n, size_t bytes,
+                              uint8_t *out)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t r = 0; r < EK_PACK_ROWS; r++)
+            memcpy(out + (i * EK_PACK_ROWS + r) * bytes, rows + r * row_stride + i * bytes, bytes);
+}
+
+void ek_kernels_pack(ek_type type, int32_t n_cols, const uint8_t *rows, size_t row_stride,
+                     uint8_t *out_panel)
+{
+    const ek_type_info *info = ek_quant_type_info((uint32_t)type);
+    size_t block_bytes = (size_t)info->block_bytes;
+    size_t n_blocks = (size_t)(n_cols / info->block_elems);
+    size_t n_dwords = ek_kernels_pack_dwords(type);
+    size_t packed_bytes = n_dwords * sizeof(uint32_t);
+    uint8_t *out = out_panel;
+    for (size_t b = 0; b < n_blocks; b++, out += packed_bytes * EK_PACK_ROWS)
+        interleave(rows + b * block_bytes + dwords_offset(type), row_stride, n_dwords,
+                   sizeof(uint32_t), out);
+    if (packed_bytes == block_bytes) return;
+    for (size_t b = 0; b < n_blocks; b++, out += sizeof(uint16_t) * EK_PACK_ROWS)
+        interleave(rows + b * block_bytes + scale_offset(type), row_stride, 1, sizeof(uint16_t),
+                   out);
+}
