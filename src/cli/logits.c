@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/utf8.h"
 #include "cli/args.h"
 #include "cli/exit.h"
 #include "cli/text.h"
@@ -13,7 +14,6 @@
 #include "config/config.h"
 #include "engine/engine.h"
 #include "expert/model_file.h"
-#include "model/utf8.h"
 #include "sys/file.h"
 #include "sys/log.h"
 #include "sys/mem.h"
@@ -163,7 +163,7 @@ static void print_escaped(ek_str text)
     const char *end = text.data + text.len;
     for (const char *c = text.data; c < end;) {
         uint32_t code;
-        const size_t n = ek_model_utf8_decode(c, end, &code);
+        const size_t n = ek_utf8_decode((ek_str){c, (size_t)(end - c)}, &code);
         if (n > 0 && code >= 0x20 && code != 0x7f)
             fwrite(c, 1, n, stdout);
         else if (*c == '\n')

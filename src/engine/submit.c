@@ -5,8 +5,8 @@
 #include <stdatomic.h>
 
 #include "base/assert.h"
+#include "base/utf8.h"
 #include "engine/engine_internal.h"
-#include "engine/utf8.h"
 #include "sys/clock.h"
 
 void ek_engine_nudge(ek_engine *engine)
@@ -71,7 +71,7 @@ static ek_status check_stops(const ek_engine *engine, const ek_request_params *p
         if (len < 1 || len > EK_ENGINE_STOP_BYTES_MAX)
             return ek_err_set(err, EK_EINVAL, "stop[%d] has %zu bytes; it must have 1 to %d",
                               (int)i, len, EK_ENGINE_STOP_BYTES_MAX);
-        if (!ek_engine_utf8_valid(params->stops[i]))
+        if (!ek_utf8_valid(params->stops[i]))
             return ek_err_set(err, EK_EINVAL, "stop[%d] is not valid UTF-8", (int)i);
     }
     if (params->n_stop_ids < 0 || params->n_stop_ids > EK_REQUEST_STOP_IDS_MAX)

@@ -32,6 +32,4 @@ int32_t ek_engine_utf8_feed(ek_utf8 *utf8, uint8_t byte, char *out);
 /** End of the text: an unfinished character becomes U+FFFD. @return bytes written */
 int32_t ek_engine_utf8_flush(ek_utf8 *utf8, char *out);
 
-bool ek_engine_utf8_valid(ek_str text);
-
 #endif

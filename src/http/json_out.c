@@ -3,28 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-static bool is_tail(unsigned char c)
-{
-    return (c & 0xc0) == 0x80;
-}
-
-size_t ek_http_utf8_char(ek_str text)
-{
-    const unsigned char *s = (const unsigned char *)text.data;
-    if (text.len == 0) return 0;
-    if (s[0] < 0x80) return 1;
-    if (s[0] < 0xc2 || s[0] > 0xf4) return 0;
-    if (text.len < 2 || !is_tail(s[1])) return 0;
-    if (s[0] < 0xe0) return 2;
-    if (s[0] == 0xe0 && s[1] < 0xa0) return 0; /* overlong */
-    if (s[0] == 0xed && s[1] > 0x9f) return 0; /* surrogate */
-    if (text.len < 3 || !is_tail(s[2])) return 0;
-    if (s[0] < 0xf0) return 3;
-    if (s[0] == 0xf0 && s[1] < 0x90) return 0; /* overlong */
-    if (s[0] == 0xf4 && s[1] > 0x8f) return 0; /* beyond U+10FFFF */
-    if (text.len < 4 || !is_tail(s[3])) return 0;
-    return 4;
-}
+#include "base/utf8.h"
 
 /* Short escapes of the ASCII range; NULL: as it is, or \u00XX for the other control characters. */
 static const char *short_escape(unsigned char c)
@@ -66,7 +45,7 @@ void ek_http_json_escape(ek_buf *buf, ek_str text)
         i = run;
         if (i == text.len) break;
         unsigned char c = (unsigned char)text.data[i];
-        size_t n = ek_http_utf8_char((ek_str){text.data + i, text.len - i});
+        size_t n = ek_utf8_char_len((ek_str){text.data + i, text.len - i});
         const char *escape =
             n > 1 ? line_break_escape((ek_str){text.data + i, n}) : short_escape(c);
         if (n == 0) {

@@ -27,11 +27,4 @@ void ek_http_json_int(ek_buf *buf, int64_t value);
  */
 void ek_http_json_number(ek_buf *buf, double value);
 
-/**
- * Length of the UTF-8 character that text begins with (no overlong forms, no surrogates, at most
- * U+10FFFF).
- * @return 1..4, or 0 when its first bytes are none
- */
-size_t ek_http_utf8_char(ek_str text);
-
 #endif

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
+#include "base/utf8.h"
 #include "model/chat_formats.h"
 #include "model/tokenizer_internal.h"
-#include "model/utf8.h"
 
 #define SYSTEM_JOINT "\n\n" /* between system messages that become one */
 
@@ -63,7 +63,7 @@ static ek_str trim_left(ek_str s)
 {
     while (s.len > 0) {
         uint32_t cp = 0;
-        size_t len = ek_model_utf8_decode(s.data, s.data + s.len, &cp);
+        size_t len = ek_utf8_decode(s, &cp);
         if (len == 0 || !is_space(cp)) break;
         s = (ek_str){s.data + len, s.len - len};
     }
@@ -78,7 +78,7 @@ static ek_str trim_right(ek_str s)
             back++;
         uint32_t cp = 0;
         const char *last = s.data + s.len - back;
-        if (ek_model_utf8_decode(last, s.data + s.len, &cp) != back || !is_space(cp)) break;
+        if (ek_utf8_decode((ek_str){last, back}, &cp) != back || !is_space(cp)) break;
         s.len -= back;
     }
     return s;

@@ -2,10 +2,10 @@
 
 #include <string.h>
 
+#include "base/utf8.h"
 #include "model/desc.h"
 #include "model/merge.h"
 #include "model/tokenizer.h"
-#include "model/utf8.h"
 
 static const char PRE_KEY[] = "tokenizer.ggml.pre";
 
@@ -193,7 +193,7 @@ ek_status ek_model_bpe_encode(const ek_bpe *bpe, ek_pretokenize_cursor *cursor, 
     const char *beg = text.data;
     for (const char *at = beg; beg < end;) {
         uint32_t cp = 0;
-        size_t len = at < end ? ek_model_utf8_decode(at, end, &cp) : 0;
+        size_t len = at < end ? ek_utf8_decode((ek_str){at, (size_t)(end - at)}, &cp) : 0;
         if (len > 0) {
             at += len;
             continue;

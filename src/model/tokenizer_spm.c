@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "model/merge.h"
 #include "model/tokenizer.h"
-#include "model/utf8.h"
 
 static const char SCORES_KEY[] = "tokenizer.ggml.scores";
 
@@ -180,7 +180,7 @@ static int32_t split_characters(const ek_spm *spm, ek_str word, ek_merge *merge)
     const char *end = word.data + word.len;
     for (const char *c = word.data; c < end; n++) {
         uint32_t cp = 0;
-        size_t len = ek_model_utf8_decode(c, end, &cp);
+        size_t len = ek_utf8_decode((ek_str){c, (size_t)(end - c)}, &cp);
         if (len == 0) len = 1;
         if (merge) {
             merge->beg[n] = (int32_t)(c - word.data);

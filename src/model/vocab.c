@@ -2,9 +2,9 @@
 
 #include <string.h>
 
+#include "base/utf8.h"
 #include "model/desc.h"
 #include "model/tokenizer.h"
-#include "model/utf8.h"
 
 static const char TYPES_KEY[] = "tokenizer.ggml.token_type";
 
@@ -142,7 +142,7 @@ static size_t spell_bytes(ek_str name, char *out)
     const char *end = name.data + name.len;
     for (const char *c = name.data; c < end;) {
         uint32_t cp = 0;
-        size_t len = ek_model_utf8_decode(c, end, &cp);
+        size_t len = ek_utf8_decode((ek_str){c, (size_t)(end - c)}, &cp);
         int byte = len > 0 ? byte_of_char(cp) : -1;
         if (byte >= 0) {
             out[n++] = (char)byte;
@@ -162,7 +162,7 @@ bool ek_model_vocab_is_byte_spelled(const ek_vocab *vocab, int32_t id)
     const char *end = name.data + name.len;
     for (const char *c = name.data; c < end;) {
         uint32_t cp = 0;
-        size_t len = ek_model_utf8_decode(c, end, &cp);
+        size_t len = ek_utf8_decode((ek_str){c, (size_t)(end - c)}, &cp);
         if (len == 0 || byte_of_char(cp) < 0) return false;
         c += len;
     }
@@ -232,7 +232,7 @@ static void find_bytes(ek_vocab *vocab)
     }
     for (int byte = 0; byte < 256; byte++) {
         char name[4];
-        size_t len = ek_model_utf8_encode(char_of_byte((uint8_t)byte), name);
+        size_t len = ek_utf8_encode(char_of_byte((uint8_t)byte), name);
         int32_t id = ek_model_str_index_find(&vocab->by_name, (ek_str){name, len});
         if (id >= 0 && ek_model_vocab_is_text(vocab, id)) vocab->byte_ids[byte] = id;
     }

@@ -118,6 +118,73 @@ static void test_utf8_takes_every_character(void **state)
     }
 }
 
+/* Every code point goes through its text and comes back. */
+static void test_utf8_reads_what_it_writes(void **state)
+{
+    (void)state;
+    for (uint32_t c = 0; c <= 0x10ffff; c++) {
+        char s[4];
+        uint32_t back = UINT32_MAX;
+        bool surrogate = c >= 0xd800 && c <= 0xdfff;
+        size_t n = ek_utf8_encode(c, s);
+        assert_int_equal(n, c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4);
+        assert_int_equal(ek_utf8_decode((ek_str){s, n}, &back), surrogate ? 0 : n);
+        assert_int_equal(back, surrogate ? UINT32_MAX : c);
+        assert_int_equal(ek_utf8_decode((ek_str){s, n - 1}, &back), 0);
+    }
+}
+
+static bool in(uint8_t byte, uint8_t low, uint8_t high)
+{
+    return byte >= low && byte <= high;
+}
+
+/* Table 3-7 of the standard, row by row: the length of the character in the first n bytes of s. */
+static size_t length_by_table(const uint8_t *s, size_t n)
+{
+    static const struct {
+        uint8_t first_low, first_high, second_low, second_high;
+        size_t len;
+    } rows[] = {
+        {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
+        {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
+        {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
+    };
+    if (s[0] < 0x80) return 1;
+    for (size_t i = 0; i < EK_COUNT_OF(rows); i++) {
+        if (!in(s[0], rows[i].first_low, rows[i].first_high)) continue;
+        if (n < rows[i].len || !in(s[1], rows[i].second_low, rows[i].second_high)) return 0;
+        for (size_t k = 2; k < rows[i].len; k++)
+            if (!in(s[k], 0x80, 0xbf)) return 0;
+        return rows[i].len;
+    }
+    return 0;
+}
+
+/* All that can be told apart: every first and second byte, borders of the others, every length. */
+static void test_utf8_agrees_with_the_standard(void **state)
+{
+    (void)state;
+    static const uint8_t edges[] = {0x00, 0x7f, 0x80, 0xbf, 0xc0, 0xff};
+    for (int first = 0; first < 256; first++)
+        for (int second = 0; second < 256; second++)
+            for (size_t e = 0; e < EK_COUNT_OF(edges) * EK_COUNT_OF(edges); e++)
+                for (size_t n = 1; n <= 4; n++) {
+                    const uint8_t s[4] = {(uint8_t)first, (uint8_t)second, edges[e % 6],
+                                          edges[e / 6]};
+                    ek_str text = {(const char *)s, n};
+                    size_t len = length_by_table(s, n);
+                    uint32_t cp = 0;
+                    assert_int_equal(ek_utf8_char_len(text), len);
+                    assert_int_equal(ek_utf8_decode(text, &cp), len);
+                    if (len == 0) assert_false(ek_utf8_valid(text));
+                    if (len == n) assert_true(ek_utf8_valid(text));
+                }
+    assert_true(ek_utf8_valid((ek_str){0}));
+    assert_true(ek_utf8_valid(EK_STR("a\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80")));
+    assert_false(ek_utf8_valid(EK_STR("a\xc3\xa9\xe4\xb8")));
+}
+
 static void test_statuses_know_their_names(void **state)
 {
     (void)state;
@@ -149,6 +216,8 @@ int main(void)
         cmocka_unit_test(test_counted_text),
         cmocka_unit_test(test_utf8_lengths),
         cmocka_unit_test(test_utf8_takes_every_character),
+        cmocka_unit_test(test_utf8_reads_what_it_writes),
+        cmocka_unit_test(test_utf8_agrees_with_the_standard),
         cmocka_unit_test(test_statuses_know_their_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

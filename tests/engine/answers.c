@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "engine/utf8.h"
+#include "base/utf8.h"
 #include "sys/clock.h"
 #include "sys/mem.h"
 
@@ -44,7 +44,7 @@ static void check_output(const ek_output *out)
 {
     assert_in_range(out->n_text, 0, EK_ENGINE_READ_BYTES);
     assert_in_range(out->n_tokens, 0, EK_ENGINE_READ_TOKENS);
-    assert_true(ek_engine_utf8_valid((ek_str){out->text, (size_t)out->n_text}));
+    assert_true(ek_utf8_valid((ek_str){out->text, (size_t)out->n_text}));
     int32_t last = 0;
     for (int32_t i = 0; i < out->n_tokens; i++) {
         assert_true(out->token[i].text_end >= last && out->token[i].text_end <= out->n_text);

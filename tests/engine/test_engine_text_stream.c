@@ -15,8 +15,8 @@
 
 #include "base/attr.h"
 #include "base/rng.h"
+#include "base/utf8.h"
 #include "engine/text_stream.h"
-#include "engine/utf8.h"
 
 #define TEXT_MAX 4096
 
@@ -163,7 +163,7 @@ static void check(const feeder *f, bool ended)
     assert_int_equal(ek_engine_text_stopped(f->stream), stopped);
     assert_int_equal(f->out.len, want.len);
     assert_memory_equal(f->out.data, want.data, want.len);
-    assert_true(ek_engine_utf8_valid((ek_str){f->out.data, f->out.len}));
+    assert_true(ek_utf8_valid((ek_str){f->out.data, f->out.len}));
 }
 
 static void feed(feeder *f, const char *piece, size_t len)
@@ -377,7 +377,7 @@ static size_t make_text(ek_rng *rng, size_t n_scraps, bool valid, char *out)
     size_t len = 0;
     while (n_scraps-- > 0) {
         const char *scrap = scraps[ek_rng_below(rng, EK_COUNT_OF(scraps))];
-        if (valid && !ek_engine_utf8_valid(ek_str_from(scrap))) continue;
+        if (valid && !ek_utf8_valid(ek_str_from(scrap))) continue;
         memcpy(out + len, scrap, strlen(scrap));
         len += strlen(scrap);
     }

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "model/chat.h"
 #include "model/chat_formats.h"
 #include "model/tokenizer.h"
-#include "model/utf8.h"
 #include "model/vocab.h"
 
 #include "../support/vocab_file.h"
@@ -153,7 +153,7 @@ static void byte_names(bool spm, char text[256][8], ek_str *names)
         if (spm)
             len = (size_t)snprintf(text[byte], 8, "<0x%02X>", (unsigned)byte);
         else
-            len = ek_model_utf8_encode(printable ? byte : next++, text[byte]);
+            len = ek_utf8_encode(printable ? byte : next++, text[byte]);
         names[byte] = (ek_str){text[byte], len};
     }
 }

@@ -41,7 +41,7 @@ static int close_log(void **state)
     return ek_sys_log_open(NULL, EK_LOG_INFO) == EK_OK ? 0 : -1;
 }
 
-/* The line of a request that is over, NUL-terminated; free it. Fails when there are two, or none. */
+/* The line of a request that is over; free it. Fails when there are two, or none. */
 static char *line_of(const char *id)
 {
     char mark[160];

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "base/utf8.h"
 #include "model/pretokenize.h"
-#include "model/utf8.h"
 
 static void open_rule(const char *name, bool allow_jit, ek_pretokenizer *pre,
                       ek_pretokenize_cursor *cursor)
@@ -126,7 +126,7 @@ static void test_white_space_is_unicodes(void **state)
         bool space = i < EK_COUNT_OF(spaces);
         char one[5] = "";
         char two[9] = "";
-        ek_model_utf8_encode(space ? spaces[i] : others[i - EK_COUNT_OF(spaces)], one);
+        ek_utf8_encode(space ? spaces[i] : others[i - EK_COUNT_OF(spaces)], one);
         snprintf(two, sizeof two, "%s%s", one, one);
         if (space)
             CUT("gpt-2", one, one, "x"); /* a run of spaces less the one before a word */
@@ -145,7 +145,7 @@ static size_t random_text(ek_rng *rng, char *text, size_t max)
     while (len + 8 < max) {
         if (ek_rng_below(rng, 8) == 0) {
             uint32_t cp = (uint32_t)ek_rng_below(rng, 0x110000);
-            if (cp < 0xd800 || cp > 0xdfff) len += ek_model_utf8_encode(cp, text + len);
+            if (cp < 0xd800 || cp > 0xdfff) len += ek_utf8_encode(cp, text + len);
             continue;
         }
         const char *bit = bits[ek_rng_below(rng, EK_COUNT_OF(bits))];

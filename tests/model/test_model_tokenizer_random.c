@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "model/utf8.h"
+#include "base/utf8.h"
 #include "support/fixtures.h"
 #include "tokenized.h"
 
@@ -259,7 +259,7 @@ static size_t random_unicode(ek_rng *rng, char *text, size_t max)
     size_t wanted = ek_rng_below(rng, max - 4);
     while (len < wanted) {
         uint32_t cp = (uint32_t)ek_rng_below(rng, tops[ek_rng_below(rng, EK_COUNT_OF(tops))]);
-        if (cp < 0xd800 || cp > 0xdfff) len += ek_model_utf8_encode(cp, text + len);
+        if (cp < 0xd800 || cp > 0xdfff) len += ek_utf8_encode(cp, text + len);
     }
     return len;
 }

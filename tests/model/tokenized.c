@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "model/utf8.h"
+#include "base/utf8.h"
 #include "support/fixtures.h"
 
 tokenized tokenized_try(ek_span file)
@@ -133,7 +133,7 @@ static void spell_bytes(char text[256][3], ek_str *names)
     uint32_t next = 256;
     for (uint32_t byte = 0; byte < 256; byte++) {
         bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
-        size_t len = ek_model_utf8_encode(printable ? byte : next++, text[byte]);
+        size_t len = ek_utf8_encode(printable ? byte : next++, text[byte]);
         names[byte] = (ek_str){text[byte], len};
     }
 }
