@@ -23,9 +23,9 @@
 typedef struct ek_gateway ek_gateway;
 
 /**
- * Bind and start to answer; without an engine yet, model routes answer 503 model_loading. Raises the
- * process's limit of open descriptors to what params->connections_max needs, and logs a warning when
- * that is not allowed.
+ * Bind and start to answer; without an engine yet, model routes answer 503 model_loading. Raises
+ * the process's limit of open descriptors to what params->connections_max needs, and logs a warning
+ * when that is not allowed.
  * @param params  copied; the strings inside are borrowed until destroy
  * @param metrics borrowed until destroy
  * @return EK_OK; EK_EINUSE; EK_EACCESS; EK_EINVAL (bad address); EK_ENOMEM; the text names the

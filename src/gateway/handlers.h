@@ -20,6 +20,8 @@ void ek_gateway_run_detokenize(ek_call *call);
 void ek_gateway_run_models(ek_call *call);
 void ek_gateway_run_model(ek_call *call);
 void ek_gateway_run_version(ek_call *call);
+void ek_gateway_run_load(ek_call *call);
+void ek_gateway_run_props(ek_call *call);
 void ek_gateway_run_metrics(ek_call *call);
 void ek_gateway_run_live(ek_call *call);
 void ek_gateway_run_ready(ek_call *call);

@@ -1,5 +1,5 @@
 /*
- * What the server says of itself: models, health, version, metrics. All from memory; only the
+ * What the server says of itself: models, health, version, load, properties, metrics. All from memory; only the
  * metrics' text is long enough for a worker.
  */
 #include "gateway/handlers.h"
@@ -100,6 +100,31 @@ void ek_gateway_run_version(ek_call *call)
 {
     ek_http_buf_addz(&call->http.reply.body,
                      "{\"name\":\"evenkeel\",\"version\":\"" EK_VERSION "\"}");
+    ek_gateway_call_json(call);
+}
+
+/* ---- load and properties ---- */
+
+/* For routers in front, in vLLM's word: requests that hold places in the engine. */
+void ek_gateway_run_load(ek_call *call)
+{
+    ek_buf *json = &call->http.reply.body;
+    ek_http_buf_addz(json, "{\"server_load\":");
+    ek_http_json_int(json, ek_gauge_get(call->gateway->counters.generations_open));
+    ek_http_buf_addz(json, "}");
+    ek_gateway_call_json(call);
+}
+
+/* For tools that know llama.cpp's server: what they look up there, in its words. */
+void ek_gateway_run_props(ek_call *call)
+{
+    const ek_engine_info *info = &call->gateway->info;
+    ek_buf *json = &call->http.reply.body;
+    ek_http_buf_addf(json, "{\"default_generation_settings\":{\"n_ctx\":%d},\"total_slots\":%d",
+                     info->context_tokens, info->running_max);
+    ek_http_buf_addz(json, ",\"model_alias\":");
+    ek_http_json_string(json, ek_str_from(call->gateway->params.model_id));
+    ek_http_buf_addz(json, ",\"build_info\":\"evenkeel " EK_VERSION "\"}");
     ek_gateway_call_json(call);
 }
 

@@ -24,6 +24,8 @@ static const ek_route routes[] = {
     {"/readyz", EK_METHOD_GET, false, false, false, HEALTH, ek_gateway_run_ready},
     {"/readiness", EK_METHOD_GET, false, false, false, HEALTH, ek_gateway_run_ready},
     {"/version", EK_METHOD_GET, false, false, false, HEALTH, ek_gateway_run_version},
+    {"/load", EK_METHOD_GET, false, false, false, HEALTH, ek_gateway_run_load},
+    {"/props", EK_METHOD_GET, ENGINE, false, false, false, ek_gateway_run_props},
     {"/metrics", EK_METHOD_GET, false, false, WORKER, HEALTH, ek_gateway_run_metrics},
     {"/", EK_METHOD_GET, false, false, false, false, ek_gateway_run_page},
     {"/page/*", EK_METHOD_GET, false, false, false, false, ek_gateway_run_page},

@@ -334,6 +334,42 @@ static void serves_a_page_that_needs_nothing_else(void **state)
     free(plain);
 }
 
+/* Load counts what is in the engine, and is back at 0 when nothing is. */
+static void tells_its_load(void **state)
+{
+    (void)state;
+    /* More than sockets and buffers hold, and nobody reads on: it stays in the engine. */
+    client c = client_open_small(shared.address);
+    client_post(
+        &c, "/v1/completions",
+        "{\"prompt\":\"a\",\"n\":8,\"max_tokens\":400,\"stream\":true,\"ignore_eos\":true}");
+    assert_true(client_sees(&c, "data: ", 20000));
+    reply r = request_get(shared.health, "/load");
+    assert_int_equal(r.status, 200);
+    assert_string_equal(r.body, "{\"server_load\":1}");
+    reply_free(&r);
+    client_close(&c);
+    assert_true(house_awaits(&shared, "evenkeel_http_generations_open", 0, 20000));
+    r = request_get(shared.address, "/load");
+    assert_string_equal(r.body, "{\"server_load\":0}");
+    reply_free(&r);
+}
+
+static void tells_its_properties(void **state)
+{
+    (void)state;
+    reply r = request_get(shared.address, "/props");
+    assert_int_equal(r.status, 200);
+    json_t *root = reply_json(&r);
+    const json_t *settings = json_object_get(root, "default_generation_settings");
+    assert_int_equal(json_integer_value(json_object_get(settings, "n_ctx")), 512);
+    assert_int_equal(json_integer_value(json_object_get(root, "total_slots")),
+                     shared.engine_params.running_max);
+    assert_string_equal(json_string_value(json_object_get(root, "model_alias")), HOUSE_MODEL_ID);
+    json_decref(root);
+    reply_free(&r);
+}
+
 static void describes_the_model(void **state)
 {
     (void)state;
@@ -361,6 +397,8 @@ int main(void)
         cmocka_unit_test(metrics_come_in_both_formats),
         cmocka_unit_test(metrics_are_bounded),
         cmocka_unit_test(serves_a_page_that_needs_nothing_else),
+        cmocka_unit_test(tells_its_load),
+        cmocka_unit_test(tells_its_properties),
         cmocka_unit_test(describes_the_model),
     };
     return cmocka_run_group_tests(tests, open_shared, close_shared);

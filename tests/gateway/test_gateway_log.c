@@ -107,6 +107,14 @@ static void names_the_trace(void **state)
     free(line);
 }
 
+/* E7: nobody in front is trusted, so what a client says of its own address counts for nothing. */
+static void names_the_peer(void **state)
+{
+    (void)state;
+    ask("/livez", "seven", "X-Forwarded-For: 10.0.0.1\r\nForwarded: for=10.0.0.1\r\n");
+    assert_logged("seven", " client=127.0.0.1 ");
+}
+
 static void cannot_be_broken(void **state)
 {
     (void)state;
@@ -125,6 +133,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_the_request),
         cmocka_unit_test(names_the_trace),
+        cmocka_unit_test(names_the_peer),
         cmocka_unit_test(cannot_be_broken),
     };
     return cmocka_run_group_tests(tests, open_log, close_log);

@@ -60,6 +60,9 @@ static void h2_says_what_it_is_while_loading(void **state)
             reply_header_is(&r, "Content-Type", "text/plain; version=0.0.4; charset=utf-8"));
         assert_non_null(strstr(r.body, "# TYPE evenkeel_http_connections gauge"));
         reply_free(&r);
+        r = request_get(addresses[i], "/load");
+        assert_string_equal(r.body, "{\"server_load\":0}");
+        reply_free(&r);
         r = request_get(addresses[i], "/version");
         assert_int_equal(r.status, 200);
         reply_free(&r);
