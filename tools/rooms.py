@@ -25,7 +25,7 @@ ARROWS = {
                "telemetry"),
     "cluster": ("expert", "quant", "place", "trace", "sys", "telemetry"),
     "http": ("sys", "telemetry"),
-    "gateway": ("http", "engine", "route", "trace", "sys", "telemetry"),
+    "gateway": ("http", "engine", "route", "place", "trace", "sys", "telemetry"),
     "sim": ("route", "place", "sched", "keel", "trace", "telemetry"),
     "tune": ("sim", "route", "place", "sched", "trace", "kernels"),
     "config": ("sys",),
