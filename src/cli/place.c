@@ -148,7 +148,8 @@ static ek_status solve_layer(job *j, int32_t layer, ek_place_hint *hint, ek_plac
     }
     ek_arena scratch = j->arena;
     int32_t max_moves = (int32_t)((double)j->n_slots * j->max_moves_percent / 100.0);
-    const ek_place_move_params params = {j->target > 0.0 ? j->target : 1.01, max_moves};
+    const ek_place_move_params params = {.target = j->target > 0.0 ? j->target : 1.01,
+                                         .max_moves = max_moves};
     ek_place_move *moves = ek_try_new(&scratch, ek_place_move, max_moves + 1);
     int32_t n_steps;
     if (!moves) return EK_ENOMEM;

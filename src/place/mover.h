@@ -62,6 +62,7 @@ typedef struct ek_place_mover {
     float band;        /* distance from the mean that hardly matters */
     float away;        /* distance from the mean that is half a step's worth */
     float slope;       /* steps per distance besides */
+    float copy_worth;  /* a copy's gain against a swap's */
     int32_t max_moves; /* replicas */
     int32_t n_replicas;
     int32_t n_empty; /* slots */

@@ -3,8 +3,7 @@
 #include "base/assert.h"
 #include "place/mover.h"
 
-#define COPY_EXPERTS   6     /* of the busiest device that are considered for another replica */
-#define COPY_WORTH     0.65f /* a copy's gain against a swap's: a spare replica is spent once only */
+#define COPY_EXPERTS   6 /* of the busiest device that are considered for another replica */
 #define NOT_SPARE      (-INFINITY)
 #define EXPERTS_LISTED 8
 
@@ -177,12 +176,13 @@ void ek_place_mover_weigh_copies(ek_place_mover *m, int32_t busiest, ek_place_ca
     for (int32_t i = 0; i < n; i++) {
         double replica_load = core->load[expert[i]] / (core->count[expert[i]] + 1);
         float most = weigh_slots(m, replica_load, relief_by(m, expert[i]));
-        for (int32_t k = 0; k < sp->n && COPY_WORTH * most > found.gain; k++)
-            if (COPY_WORTH * sp->gain[k] > found.gain && may_copy(core, sp->slot[k], expert[i]))
-                found = (ek_place_candidate){COPY_WORTH * sp->gain[k], sp->slot[k], -1, expert[i]};
+        for (int32_t k = 0; k < sp->n && m->copy_worth * most > found.gain; k++)
+            if (m->copy_worth * sp->gain[k] > found.gain && may_copy(core, sp->slot[k], expert[i]))
+                found =
+                    (ek_place_candidate){m->copy_worth * sp->gain[k], sp->slot[k], -1, expert[i]};
     }
     if (found.gain <= best->gain) return;
-    found.gain = COPY_WORTH * copy_exactly(m, found.slot, found.expert, &highest);
+    found.gain = m->copy_worth * copy_exactly(m, found.slot, found.expert, &highest);
     if (found.gain > best->gain && highest < load) *best = found;
 }
 

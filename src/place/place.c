@@ -20,6 +20,10 @@ static const double caps[] = {0.95, 0.88, 0.8, 0.7, 0.6};
 /* Swaps of a quick solve: one takes off what separates a greedy packing from EPLB's at its best. */
 #define QUICK_SWAPS 1
 
+/* Spares of a part that all ways of handing out are looked at, and how many of these are packed. */
+enum { FEW_SPARES = 16, N_WAYS = 6 };
+#define FAR_OFF 1.002 /* times the limit: from here on that is worth its time */
+
 /* How many experts a single replica may go to and come from when counts are tuned one by one. */
 enum { N_TAKERS = 3, N_GIVERS = 6 };
 
@@ -29,7 +33,7 @@ void ek_place_params_default(ek_place_params *out_params)
         .mode = EK_PLACE_BEST,
         .target = 1.00045,
         .effort_swaps = 400,
-        .effort_packings = 16,
+        .effort_packings = 32,
         .spread_hottest = 0,
     };
 }
@@ -230,6 +234,23 @@ static bool shift_replica(solver *s, ek_arena scratch)
     return false;
 }
 
+/*
+ * All ways to hand out few spares, the most promising ones first. The number of spares says whether
+ * they are few: of many, those of the heaviest experts are no more than a start.
+ */
+static void enumerate_counts(solver *s, ek_arena scratch)
+{
+    ek_place_core *core = &s->core;
+    ek_place_spares_of ways[N_WAYS];
+    if (core->n_slots - core->n_experts > FEW_SPARES) return;
+    int32_t n = ek_place_counts_enumerate(core, s->busiest, N_WAYS, ways);
+    for (int32_t i = 0; i < n && !is_done(s) && ways[i].estimate < s->busiest; i++) {
+        for (int32_t rank = 0; rank < core->n_experts; rank++)
+            set_count(core, core->order[rank], rank < ways[i].n ? 1 + ways[i].extra[rank] : 1);
+        try_counts(s, scratch);
+    }
+}
+
 static double part_total(ek_place_part *p)
 {
     double total = ek_place_sum_of(p->load, p->n_experts).total;
@@ -270,6 +291,7 @@ static void solve_part(ek_place_part *p, const ek_place_params *params, bool spr
         ek_place_counts(&s.core, shifts[i], scratch);
         if (try_counts(&s, scratch)) best_shift = shifts[i];
     }
+    if (s.busiest > s.limit * FAR_OFF) enumerate_counts(&s, scratch);
     for (size_t i = 0; i < EK_COUNT_OF(caps) && !is_done(&s); i++)
         if (ek_place_counts_capped(&s.core, caps[i] * s.core.mean, scratch))
             try_counts(&s, scratch);
@@ -333,41 +355,48 @@ static void groups_to_nodes(const ek_place_topology *t, const double *loads, ek_
     }
 }
 
-/*
- * Load per live device of the node that has most of it: no placement gets its busiest device below.
- */
-static double heaviest_node(const ek_place_topology *t, const int32_t *group_node,
-                            const double *loads)
+/* Load per live device of each node. */
+static void weigh_nodes(const ek_place_topology *t, const int32_t *group_node, const double *loads,
+                        double *out_node_load)
 {
-    double heaviest = 0.0;
+    int32_t per_group = t->n_experts / t->n_groups;
     for (int32_t node = 0; node < t->n_nodes; node++) {
         double load = 0.0;
         int32_t n_live = 0;
         for (int32_t e = 0; e < t->n_experts; e++)
-            if (group_node[e / (t->n_experts / t->n_groups)] == node) load += loads[e];
+            if (group_node[e / per_group] == node) load += loads[e];
         for (int32_t d = 0; d < t->n_devices; d++)
             n_live += ek_place_node_of(t, d) == node && !ek_place_is_dead(t, d);
-        heaviest = fmax(heaviest, load / n_live);
+        out_node_load[node] = load / n_live;
     }
-    return heaviest;
 }
 
+/*
+ * Heaviest node first: no placement gets its busiest device below that node's mean, and what it
+ * cannot avoid, the others need not either.
+ */
 static void solve_hierarchical(const ek_place_topology *t, const ek_place_params *params,
                                const double *loads, ek_place_hint *hint, ek_arena scratch,
                                int32_t *out_slot_expert, bool *distinct, ek_place_balance *balance)
 {
     int32_t *group_node = ek_new(&scratch, int32_t, t->n_groups);
     int32_t *local = ek_new(&scratch, int32_t, t->n_slots);
+    double *node_load = ek_new(&scratch, double, t->n_nodes);
+    double floor = 0.0;
     groups_to_nodes(t, loads, scratch, group_node);
-    double floor = heaviest_node(t, group_node, loads) * params->target;
-    for (int32_t node = 0; node < t->n_nodes; node++) {
+    weigh_nodes(t, group_node, loads, node_load);
+    for (int32_t i = 0; i < t->n_nodes; i++) {
         ek_arena inner = scratch;
         ek_place_part p;
+        int32_t node = 0;
+        for (int32_t n = 1; n < t->n_nodes; n++)
+            if (node_load[n] > node_load[node]) node = n;
+        floor = fmax(floor, node_load[node] * params->target);
+        node_load[node] = -1.0; /* done */
         ek_place_part_init(&p, t, node, &inner);
         for (int32_t e = 0; e < t->n_experts; e++)
             if (group_node[e / (t->n_experts / t->n_groups)] == node)
                 ek_place_part_add_expert(&p, e, loads[e]);
-        /* What an earlier node could not avoid, a later one need not either. */
         solve_part(&p, params, false, fmax(floor, balance->max_over_mean), hint, inner, local,
                    distinct, balance);
         ek_place_part_write(&p, local, out_slot_expert);

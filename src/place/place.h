@@ -57,7 +57,7 @@ typedef struct ek_place_params {
     ek_place_mode mode;
     double target;           /* stop when busiest/mean is this or less; 1.00045 is a good value */
     int32_t effort_swaps;    /* most swaps of one packing; 400 */
-    int32_t effort_packings; /* most packings tried for a layer (hierarchical: for a node); 16 */
+    int32_t effort_packings; /* most packings tried for a layer (hierarchical: for a node); 32 */
     /* So many of the hottest experts get replicas on at least two nodes; 0: none. */
     int32_t spread_hottest;
 } ek_place_params;

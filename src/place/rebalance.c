@@ -6,7 +6,8 @@
 #include "place/mover.h"
 #include "place/part.h"
 
-#define BAND_MAX 0.05 /* half of what a target leaves, and at most this, is as good as even */
+#define COPY_WORTH 0.65f
+#define BAND_MAX   0.05 /* half of what a target leaves, and at most this, is as good as even */
 
 /*
  * Experts without a live replica come first, hottest first: into an empty slot, or in place of a
@@ -60,6 +61,7 @@ static void mover_init(ek_place_mover *m, ek_place_part *part, const ek_place_mo
             if (e >= 0) core->count[local_of[e]]++;
         }
     m->limit = params->target;
+    m->copy_worth = params->copy_worth > 0.0 ? (float)params->copy_worth : COPY_WORTH;
     m->band = (float)fmin((params->target - 1.0) / 2.0, BAND_MAX);
     ek_place_mover_init(m, perm);
 }
@@ -177,7 +179,9 @@ ek_status ek_place_rebalance(const ek_place_topology *t, const ek_place_move_par
     if (status == EK_OK) status = check_slots(t, slot_expert);
     for (int32_t e = 0; status == EK_OK && e < t->n_experts; e++)
         if (!(loads[e] >= 0.0) || !isfinite(loads[e])) status = EK_EINVAL;
-    if (status != EK_OK || params->max_moves < 0 || !(params->target >= 1.0)) return EK_EINVAL;
+    if (status != EK_OK || params->max_moves < 0 || !(params->target >= 1.0) ||
+        !(params->copy_worth >= 0.0))
+        return EK_EINVAL;
     if (ek_arena_free_bytes(&scratch) < ek_place_rebalance_bytes(t)) return EK_ENOMEM;
     ek_place_move_params bounded = *params;
     int32_t most = t->n_slots * EK_PLACE_MOVES_PER_SLOT;

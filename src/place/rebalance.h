@@ -31,8 +31,14 @@ typedef struct ek_place_move {
 
 typedef struct ek_place_move_params {
     double target; /* stop when busiest/mean is this or less; 1.01 is a good value */
-    int32_t
-        max_moves; /* replicas that may move: a swap counts 2, or 1 into an empty slot, a copy 1 */
+    /* Replicas that may move: a swap counts 2, or 1 into an empty slot, a copy 1. */
+    int32_t max_moves;
+    /*
+     * A copy's gain against a swap's, per replica moved; 0: 0.65, because a spare slot is used up
+     * by it. More is better where a dispatcher splits batches over replicas, which evens out the
+     * more the more of the load has replicas.
+     */
+    double copy_worth;
 } ek_place_move_params;
 
 /**
