@@ -31,6 +31,7 @@ typedef struct row {
     const char *name;
     const char *kind; /* "quick", "best", "nodes" (groups on nodes), "stale0.1" .. */
     double worst, mean, eplb_worst, eplb_mean;
+    double above; /* share by which the busiest device is above the layer's lower bound, mean */
     double moved; /* share of the slots; incremental only */
     int32_t n_duplicates;
     ek_bench_samples ms;
@@ -96,7 +97,7 @@ static void run_fresh(const ek_place_topology *t, const ek_place_table *loads, e
     int32_t *slot_expert = ek_new(&scratch, int32_t, t->n_slots);
     for (int32_t run = 0; run < N_RUNS; run++) {
         ek_place_hint hint = {0};
-        r->worst = r->mean = 0.0;
+        r->worst = r->mean = r->above = 0.0;
         r->n_duplicates = 0;
         int64_t beg_ns = ek_sys_thread_cpu_ns();
         for (int32_t l = 0; l < loads->n_rows; l++) {
@@ -105,6 +106,7 @@ static void run_fresh(const ek_place_topology *t, const ek_place_table *loads, e
                                 scratch, slot_expert, &b));
             r->worst = fmax(r->worst, b.max_over_mean);
             r->mean += b.max_over_mean / loads->n_rows;
+            r->above += (b.max_over_mean / b.lower_bound - 1.0) / loads->n_rows;
             r->n_duplicates += b.n_duplicates;
         }
         ek_bench_add(&r->ms, (double)(ek_sys_thread_cpu_ns() - beg_ns) / 1e6);
@@ -119,7 +121,7 @@ static void run_stale(const ek_place_topology *t, const ek_place_table *loads,
     ek_place_move *moves = ek_new(&scratch, ek_place_move, params.max_moves + 1);
     for (int32_t run = 0; run < N_RUNS; run++) {
         int64_t spent_ns = 0;
-        r->worst = r->mean = r->moved = 0.0;
+        r->worst = r->mean = r->above = r->moved = 0.0;
         for (int32_t l = 0; l < loads->n_rows; l++) {
             ek_place_balance b;
             int32_t n_moves, n_replicas;
@@ -130,6 +132,7 @@ static void run_stale(const ek_place_topology *t, const ek_place_table *loads,
             spent_ns += ek_sys_thread_cpu_ns() - beg_ns;
             r->worst = fmax(r->worst, b.max_over_mean);
             r->mean += b.max_over_mean / loads->n_rows;
+            r->above += (b.max_over_mean / b.lower_bound - 1.0) / loads->n_rows;
             r->moved += (double)n_replicas / t->n_slots / loads->n_rows;
         }
         ek_bench_add(&r->ms, (double)spent_ns / 1e6);
@@ -142,14 +145,15 @@ static void print_row(row *r, bool json, bool *first)
     double low = ek_bench_quantile(&r->ms, 0.0), high = ek_bench_quantile(&r->ms, 1.0);
     if (json)
         printf("%s{\"input\":\"%s\",\"kind\":\"%s\",\"worst\":%.6f,\"mean\":%.6f,"
-               "\"eplb_worst\":%.6f,\"eplb_mean\":%.6f,\"moved\":%.4f,\"duplicates\":%d,"
+               "\"above_bound\":%.6f,\"eplb_worst\":%.6f,\"eplb_mean\":%.6f,\"moved\":%.4f,"
+               "\"duplicates\":%d,"
                "\"solve_ms\":%.3f,\"solve_ms_min\":%.3f,\"solve_ms_max\":%.3f}",
-               *first ? "" : ",", r->name, r->kind, r->worst, r->mean, r->eplb_worst, r->eplb_mean,
-               r->moved, r->n_duplicates, ms, low, high);
+               *first ? "" : ",", r->name, r->kind, r->worst, r->mean, r->above, r->eplb_worst,
+               r->eplb_mean, r->moved, r->n_duplicates, ms, low, high);
     else
-        printf("%-13s %-9s %9.6f %9.6f %9.6f %9.6f %6.1f %% %5d %8.3f (%.3f-%.3f)\n", r->name,
-               r->kind, r->worst, r->mean, r->eplb_worst, r->eplb_mean, 100.0 * r->moved,
-               r->n_duplicates, ms, low, high);
+        printf("%-13s %-9s %9.6f %9.6f %7.3f %% %9.6f %9.6f %6.1f %% %5d %8.3f (%.3f-%.3f)\n",
+               r->name, r->kind, r->worst, r->mean, 100.0 * r->above, r->eplb_worst, r->eplb_mean,
+               100.0 * r->moved, r->n_duplicates, ms, low, high);
     *first = false;
 }
 
@@ -223,8 +227,8 @@ int main(int argc, char **argv)
     } else {
         ek_bench_print_machine();
         printf("the EPLB columns of stale* rows are the stale placement itself\n");
-        printf("%-13s %-9s %9s %9s %9s %9s %8s %5s %8s\n", "input", "kind", "worst", "mean",
-               "EPLB wst", "EPLB mean", "moved", "dup", "ms");
+        printf("%-13s %-9s %9s %9s %9s %9s %9s %8s %5s %8s\n", "input", "kind", "worst", "mean",
+               "> bound", "EPLB wst", "EPLB mean", "moved", "dup", "ms");
     }
     for (size_t i = 0; i < EK_COUNT_OF(names); i++)
         if (!run_input(dir, names[i], ek_sys_region_arena(&region), json, &first, &err)) {

@@ -71,6 +71,7 @@ typedef struct job {
 /* What all layers came to. */
 typedef struct result {
     double worst, mean, lower_bound;
+    double above; /* share by which the busiest device is above its layer's bound, mean */
     int32_t worst_layer;
     int64_t n_moves, n_duplicates;
     double solve_ms;
@@ -178,6 +179,7 @@ static ek_status solve_all(job *j, result *out, ek_err *err)
         }
         if (balance.lower_bound > out->lower_bound) out->lower_bound = balance.lower_bound;
         out->mean += balance.max_over_mean / j->loads.n_rows;
+        out->above += (balance.max_over_mean / balance.lower_bound - 1.0) / j->loads.n_rows;
         out->n_moves += n_moves;
         out->n_duplicates += balance.n_duplicates;
     }
@@ -233,7 +235,8 @@ static void print_result(const job *j, const result *r)
            j->loads.n_rows, j->loads.n_columns, j->n_slots, j->n_devices, j->n_nodes);
     printf("balance     worst layer %.6f (layer %d), mean %.6f (busiest device / mean device)\n",
            r->worst, r->worst_layer, r->mean);
-    printf("lower bound %.6f\n", r->lower_bound);
+    printf("lower bound %.6f for the worst layer; a layer is %.3f %% above its own on average\n",
+           r->lower_bound, 100.0 * r->above);
     if (j->from)
         printf("moves       %" PRId64 " replicas, %.1f %% of the slots\n", r->n_moves,
                100.0 * (double)r->n_moves / ((double)j->n_slots * j->loads.n_rows));
