@@ -14,26 +14,24 @@
 #define HOLD_MAX         16   /* phases */
 #define N_IDLE_PHASES    10   /* without load, after which all is forgotten */
 
-/* What the gain moves, and how far: mild at 0, the configured value at 1/2, strong at 1. */
-typedef struct bound {
-    size_t offset;
-    double mild, strong;
-} bound;
+/*
+ * The discount that the gain scales: it begins at the configured recover_load, and at the gain 1/2
+ * it comes down to derate_weight where the configured breaker would derate; at 1 it begins at
+ * LOAD_STRONG and falls STEEPER times as fast.
+ */
+#define ALPHA       0.1
+#define BETA_MIN    1.0
+#define BETA_MAX    50.0
+#define LOAD_STRONG 0.45
+#define STEEPER     2.0
 
 /*
- * They keep recover < derate < trip at every gain, because each end does and the way is linear.
- * Weights of 1 and a trip load that few ever see: at gain 0 this is `static`. What is configured
- * beyond a bound stays as it is, so a strong weight of 1 means that stronger is not lower.
+ * What load is left to the breaker itself: when so much work waits, or when the guarded thing
+ * fails, which is put on the scale of trip_load. Thresholds that are configured higher stay.
  */
-static const bound bounds[] = {
-    {offsetof(ek_route_params, breaker.recover_load), 0.85, 0.45},
-    {offsetof(ek_route_params, breaker.derate_load), 0.95, 0.55},
-    {offsetof(ek_route_params, breaker.trip_load), 4.00, 0.70},
-    {offsetof(ek_route_params, breaker.derate_weight), 1.00, 1.00},
-    {offsetof(ek_route_params, breaker.trip_weight), 1.00, 1.00},
-};
-#define ALPHA_STRONG 0.3
-#define BETA_STRONG  2.0
+#define RECOVER_LOAD 0.85
+#define DERATE_LOAD  0.95
+#define TRIP_LOAD    4.0
 
 void ek_route_adapt_init(ek_adapt *adapt)
 {
@@ -172,18 +170,25 @@ bool ek_route_adapt_sample(ek_adapt *a, const ek_route_params *params, int64_t t
     return a->gain != gain;
 }
 
+/** The slope at the gain 1/2. */
+static double home_beta(const ek_breaker_params *b)
+{
+    double fall = log((1 - ALPHA) / b->derate_weight);
+    return clamp(fall / (b->derate_load - b->recover_load), BETA_MIN, BETA_MAX);
+}
+
 void ek_route_adapt_tune(double gain, const ek_route_params *params, ek_route_params *out_tuned)
 {
     ek_route_params tuned = *params;
-    double milder = fmax(1 - 2 * gain, 0);
-    double stronger = fmax(2 * gain - 1, 0);
-    for (size_t i = 0; i < EK_COUNT_OF(bounds); i++) {
-        double *field = (double *)(void *)((char *)&tuned + bounds[i].offset);
-        double configured = *field;
-        *field += milder * fmax(bounds[i].mild - configured, 0);
-        *field -= stronger * fmax(configured - bounds[i].strong, 0);
-    }
-    tuned.discount_alpha = stronger * ALPHA_STRONG;
-    tuned.discount_beta = stronger * BETA_STRONG;
+    double part = fmin(2 * gain, 1);         /* of the discount at 1/2 */
+    double stronger = fmax(2 * gain - 1, 0); /* 0 at 1/2, 1 at 1 */
+    double load = params->breaker.recover_load;
+    tuned.discount_load = load - stronger * fmax(load - LOAD_STRONG, 0);
+    tuned.discount_alpha = part * ALPHA;
+    tuned.discount_beta = part * home_beta(&params->breaker) * (1 + stronger * (STEEPER - 1));
+    tuned.breaker.recover_load = fmax(load, RECOVER_LOAD);
+    tuned.breaker.derate_load = fmax(params->breaker.derate_load, DERATE_LOAD);
+    tuned.breaker.trip_load = fmax(params->breaker.trip_load, TRIP_LOAD);
+    tuned.breaker.derate_weight = 1;
     *out_tuned = tuned;
 }

@@ -2,18 +2,20 @@
  * The controller of `adaptive`: how strongly load bends scores, found by trying and looking at what
  * it does to the tail of service times.
  *
- * All thresholds hang on one number, the *gain* in [0, 1]: at 1/2 they are the configured breaker's
- * and nothing is discounted; towards 0 the breaker's thresholds and weights move to where it does
- * nothing, which is `static`; towards 1 they move down and the discount's alpha and beta grow from
- * nothing to their upper bounds. The bounds are rows of a table in adapt.c.
+ * Load bends scores by a discount (route/policy.h) whose threshold and slope hang on one number, the
+ * *gain* in [0, 1]: at 1/2 it begins where the configured breaker would recover and comes down to
+ * the breaker's weight where that would derate; towards 0 it vanishes, which is `static`; towards 1
+ * it begins sooner and falls twice as fast. The breaker itself only guards against failure and
+ * against several periods of waiting work: under load that is merely heavy, an expert that is left
+ * out altogether pushes the next one over, and a discount that follows load without a step does
+ * not. The bounds are constants in adapt.c.
  *
  * The gain changes by trials. The mean tail is measured at the gain in force, then at one a stride
  * away, then at the first again; only a trial that beats the mean of the two around it, by more
  * than their scatter explains, is kept: a load that rises or falls meanwhile, or mere chance, is
  * not taken for merit. A trial that goes badly is broken off at once; after one that was not kept
  * the next waits longer and goes the other way. Every second trial is of the gain 1/2, which is
- * returned to unless it is worse: who leaves the configured breaker has to show again and again
- * that it pays. When nothing has been loaded for long, the gain is 1/2, too. Pure; deterministic.
+ * returned to unless it is worse: who leaves it has to show again and again that it pays. When nothing has been loaded for long, the gain is 1/2, too. Pure; deterministic.
  */
 #ifndef EK_ROUTE_ADAPT_H
 #define EK_ROUTE_ADAPT_H
@@ -23,7 +25,7 @@
 
 #include "route/params.h"
 
-#define EK_ADAPT_GAIN_START 0.5 /* the configured breaker */
+#define EK_ADAPT_GAIN_START 0.5
 
 typedef enum ek_adapt_phase {
     EK_ADAPT_BEFORE, /* measuring at `kept` */
@@ -61,7 +63,7 @@ void ek_route_adapt_init(ek_adapt *adapt);
 bool ek_route_adapt_sample(ek_adapt *adapt, const ek_route_params *params, int64_t tail_us,
                            double load_max);
 
-/** The configured params with thresholds, weights, alpha and beta as the gain has them. */
+/** The configured params with thresholds, weight, alpha and beta as the gain has them. */
 void ek_route_adapt_tune(double gain, const ek_route_params *params, ek_route_params *out_tuned);
 
 #endif

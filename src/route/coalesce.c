@@ -222,12 +222,13 @@ static void find_alternatives(coalescer *c, int32_t t)
     const ek_route_plan *plan = c->plan;
     const float *logits = c->job->logits + (ptrdiff_t)t * plan->n_experts;
     const float *share = c->share + ((ptrdiff_t)t << c->shift);
+    const int32_t *id = plan->expert_id + (ptrdiff_t)t * plan->top_k;
     alternative *list = c->alternative + (ptrdiff_t)t * ALTERNATIVES_MAX;
     token *own = &c->token[t];
     float least = INFINITY;
     for (int32_t i = 0; i < plan->top_k; i++) {
         least = fminf(least, share[i]);
-        c->chooser[plan->expert_id[(ptrdiff_t)t * plan->top_k + i]] = t;
+        c->chooser[id[i]] = t;
     }
     /* Rounded down a little: what is too dear is refused with exact figures later. */
     float z_min = (float)(logit_of(c, own, (double)least - (own->kept - own->floor)) - 1e-4);
@@ -237,8 +238,11 @@ static void find_alternatives(coalescer *c, int32_t t)
         passed[n_passed] = e;
         n_passed += (logits[e] >= z_min) & (c->chooser[e] != t); /* NaN is not */
     }
-    for (int32_t i = 0; i < n_passed; i++)
-        n = insert(list, n, passed[i], ek_route_gate_logit(logits[passed[i]]));
+    for (int32_t i = 0; i < n_passed; i++) {
+        int32_t e = passed[i];
+        if (c->grouped && !ek_route_gate_keeps_groups(c->job->gate, id, -1, e)) continue;
+        n = insert(list, n, e, ek_route_gate_logit(logits[e]));
+    }
     own->n_alternatives = n;
 }
 

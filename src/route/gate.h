@@ -78,7 +78,10 @@ void ek_route_gate_weigh(const ek_route_gate *gate, const float *bias,
 void ek_route_gate_weigh_alone(const ek_route_gate *gate, const float *bias, const float *logits,
                                ek_gate_scratch *scratch, const int32_t *ids, float *out_weight);
 
-/** Does a choice keep to as many groups as the model allows with expert e in place of ids[k]? */
+/**
+ * Does a choice keep to as many groups as the model allows with expert e in place of ids[k]?
+ * @param k -1: besides all of them
+ */
 bool ek_route_gate_keeps_groups(const ek_route_gate *gate, const int32_t *ids, int32_t k,
                                 int32_t e);
 

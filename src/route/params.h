@@ -109,8 +109,8 @@ typedef struct ek_route_params {
          "`discount`: what a score loses at once when the load passes `discount_load`.")           \
     REAL(discount_beta, discount_beta, 1, "1", 0.5, 2, NULL, EK_ROUTE_READ_DISCOUNT,               \
          "`discount`: how steeply it falls from there on.")                                        \
-    REAL(discount_load, discount_load, 0.5, "0.5", 0.05, 2, NULL, EK_ROUTE_READ_DISCOUNTING,       \
-         "`discount`, `adaptive`: load from which scores are discounted.")                         \
+    REAL(discount_load, discount_load, 0.5, "0.5", 0.05, 2, NULL, EK_ROUTE_READ_DISCOUNT,          \
+         "`discount`: load from which scores are discounted.")                                     \
     REAL(                                                                                          \
         discount_smoothing, discount_smoothing, 0.3, "0.3", 0.01, 1, NULL,                         \
         EK_ROUTE_READ_DISCOUNTING,                                                                 \

@@ -2,8 +2,8 @@
  * `adaptive`: the controller by hand, and the whole loop against a small plant.
  *
  * The plant has the incident's shape: experts with queues, whose service rate falls by 35 % above
- * 85 % utilisation. Its tail is what the slowest expert makes the batch wait. In each scenario
- * adaptive must not be more than 3 % worse than the better of static and breaker.
+ * 85 % utilisation. Its tail is what the slowest expert makes the batch wait. In each scenario and
+ * with each seed adaptive must not be more than 3 % worse than the better of static and breaker.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -26,27 +26,34 @@ static ek_route_params adaptive_params(void)
     return params;
 }
 
+static double discounted(const ek_route_params *tuned, double load)
+{
+    return (1 - tuned->discount_alpha) * exp(-tuned->discount_beta * (load - tuned->discount_load));
+}
+
+/** At 1/2 through the breaker's own points, at 0 nothing, at 1 sooner and steeper. */
 static void test_tuning(void **state)
 {
     (void)state;
     const ek_route_params params = adaptive_params();
     ek_route_params tuned;
     ek_route_adapt_tune(0.5, &params, &tuned);
-    assert_memory_equal(&tuned.breaker, &params.breaker, sizeof tuned.breaker);
-    assert_true(tuned.discount_alpha == 0 && tuned.discount_beta == 0);
+    assert_true(tuned.discount_load == params.breaker.recover_load);
+    assert_float_equal(discounted(&tuned, params.breaker.derate_load), params.breaker.derate_weight,
+                       1e-6);
+    double home = tuned.discount_beta;
     ek_route_adapt_tune(0, &params, &tuned);
-    assert_true(tuned.breaker.recover_load == 0.85 && tuned.breaker.derate_load == 0.95 &&
-                tuned.breaker.trip_load == 4.0);
-    assert_true(tuned.breaker.derate_weight == 1 && tuned.breaker.trip_weight == 1);
     assert_true(tuned.discount_alpha == 0 && tuned.discount_beta == 0);
+    ek_route_adapt_tune(0.25, &params, &tuned);
+    assert_true(fabs(tuned.discount_beta - home / 2) < 1e-9);
+    assert_true(tuned.discount_load == params.breaker.recover_load);
     ek_route_adapt_tune(1, &params, &tuned);
-    assert_float_equal(tuned.breaker.recover_load, 0.45, 1e-9);
-    assert_float_equal(tuned.breaker.derate_load, 0.55, 1e-9);
-    assert_float_equal(tuned.breaker.trip_load, 0.70, 1e-9);
-    assert_true(tuned.discount_alpha == 0.3 && tuned.discount_beta == 2);
-    ek_route_adapt_tune(0.75, &params, &tuned);
-    assert_float_equal(tuned.breaker.derate_load, 0.625, 1e-9);
-    assert_float_equal(tuned.discount_alpha, 0.15, 1e-9);
+    assert_true(fabs(tuned.discount_beta - 2 * home) < 1e-9);
+    assert_float_equal(tuned.discount_load, 0.45, 1e-6);
+    assert_float_equal(tuned.discount_alpha, 0.1, 1e-6);
+    /* What is heavy but works is not left out at any gain; what fails is. */
+    assert_true(tuned.breaker.trip_load == 4 && tuned.breaker.derate_weight == 1);
+    assert_true(tuned.breaker.trip_weight == params.breaker.trip_weight);
 }
 
 /** Whatever is configured, and at every gain, thresholds rise in their order and stay in bounds. */
@@ -64,8 +71,9 @@ static void test_tuned_params_are_sound(void **state)
         const ek_breaker_params *b = &tuned.breaker;
         assert_true(b->recover_load < b->derate_load && b->derate_load < b->trip_load);
         assert_true(b->recover_load > 0 && b->trip_load <= fmax(params.breaker.trip_load, 4));
-        assert_in_range((int)(tuned.discount_alpha * 1000), 0, 300);
-        assert_in_range((int)(tuned.discount_beta * 1000), 0, 2000);
+        assert_true(tuned.discount_load > 0 && tuned.discount_load <= params.breaker.recover_load);
+        assert_true(tuned.discount_alpha >= 0 && tuned.discount_alpha <= 0.1);
+        assert_true(tuned.discount_beta >= 0 && tuned.discount_beta <= 100);
     }
 }
 
@@ -198,7 +206,7 @@ static void test_ends_and_rest(void **state)
 
 /* ---- the plant ---- */
 
-enum { N_EXPERTS = 16, TOP_K = 2, T = 96, N_STEPS = 4000, PERIOD_US = 100000 };
+enum { N_EXPERTS = 16, TOP_K = 2, T = 96, N_STEPS = 4000, PERIOD_US = 100000, N_SEEDS = 3 };
 
 typedef struct scenario {
     const char *name;
@@ -241,7 +249,7 @@ static void work(plant *p, const ek_route_plan *plan, double capacity)
     }
 }
 
-static double run(const scenario *s, ek_route_policy policy, double *out_gain)
+static double run(const scenario *s, ek_route_policy policy, uint64_t seed, double *out_gain)
 {
     static uint8_t perm_mem[1 << 16], step_mem[1 << 17];
     const ek_route_gate gate = {EK_ROUTE_SOFTMAX, N_EXPERTS, TOP_K, 1, 1, true, 1.0f};
@@ -254,7 +262,7 @@ static double run(const scenario *s, ek_route_policy policy, double *out_gain)
     assert_int_equal(ek_route_create(&gate, 1, &params, &perm, &router, NULL), EK_OK);
     plant p = {0};
     ek_rng rng;
-    ek_rng_init(&rng, 1);
+    ek_rng_init(&rng, seed);
     double sum = 0;
     for (int32_t i = 0; i < N_STEPS; i++) {
         static float logits[T * N_EXPERTS];
@@ -284,19 +292,27 @@ static double run(const scenario *s, ek_route_policy policy, double *out_gain)
 static void test_never_much_worse(void **state)
 {
     (void)state;
-    print_message("%-16s %10s %10s %10s %10s  gain (mean tail, ms)\n", "scenario", "static",
-                  "discount", "breaker", "adaptive");
+    print_message("%-16s %10s %10s %10s %10s  gain, worst ratio of %d (mean tail, ms)\n",
+                  "scenario", "static", "discount", "breaker", "adaptive", N_SEEDS);
     for (size_t i = 0; i < EK_COUNT_OF(scenarios); i++) {
-        double gain;
-        double fixed = run(&scenarios[i], EK_ROUTE_POLICY_STATIC, &gain);
-        double discount = run(&scenarios[i], EK_ROUTE_POLICY_DISCOUNT, &gain);
-        double breaker = run(&scenarios[i], EK_ROUTE_POLICY_BREAKER, &gain);
-        double adaptive = run(&scenarios[i], EK_ROUTE_POLICY_ADAPTIVE, &gain);
-        print_message("%-16s %10.1f %10.1f %10.1f %10.1f  %.2f\n", scenarios[i].name, fixed / 1e3,
-                      discount / 1e3, breaker / 1e3, adaptive / 1e3, gain);
-        assert_true(adaptive <= 1.03 * fmin(fixed, breaker));
+        double sum[EK_ROUTE_N_POLICIES] = {0}, gain = 0, worst = 0;
+        for (uint64_t seed = 1; seed <= N_SEEDS; seed++) {
+            double tail[EK_ROUTE_N_POLICIES] = {0};
+            for (int32_t p = 0; p < EK_ROUTE_N_POLICIES; p++) {
+                if (p == EK_ROUTE_POLICY_LEAST_LOAD) continue;
+                tail[p] = run(&scenarios[i], (ek_route_policy)p, seed, &gain);
+                sum[p] += tail[p] / 1e3 / N_SEEDS;
+            }
+            double best = fmin(tail[EK_ROUTE_POLICY_STATIC], tail[EK_ROUTE_POLICY_BREAKER]);
+            worst = fmax(worst, tail[EK_ROUTE_POLICY_ADAPTIVE] / best);
+        }
+        print_message("%-16s %10.1f %10.1f %10.1f %10.1f  %.2f, %.4f\n", scenarios[i].name,
+                      sum[EK_ROUTE_POLICY_STATIC], sum[EK_ROUTE_POLICY_DISCOUNT],
+                      sum[EK_ROUTE_POLICY_BREAKER], sum[EK_ROUTE_POLICY_ADAPTIVE], gain, worst);
+        assert_true(worst <= 1.03);
         /* The plant is one in which policies matter, or the above would say little. */
-        if (strcmp(scenarios[i].name, "promotion") == 0) assert_true(breaker < 0.1 * fixed);
+        if (strcmp(scenarios[i].name, "promotion") == 0)
+            assert_true(sum[EK_ROUTE_POLICY_BREAKER] < 0.1 * sum[EK_ROUTE_POLICY_STATIC]);
     }
 }
 

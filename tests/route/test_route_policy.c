@@ -198,22 +198,31 @@ static void test_too_many_open(void **state)
 static void test_adaptive(void **state)
 {
     (void)state;
-    const float loads[N] = {0.1f, 0.7f, 0.775f, 0.56f, 0.52f, 0.6f, 0.1f, 0.1f};
+    const float loads[N] = {0.1f, 0.7f, 0.775f, 0.56f, 0.52f, 0.58f, 0.1f, 2};
     rig r;
     make_rig(&r, EK_ROUTE_POLICY_ADAPTIVE);
     start(&r);
     feed(&r, loads, 3);
-    const double middle[N] = {1, 0.5, 0.3, 1, 1, 1, 1, 1};
+    /* 0.9 at a load of 0.6, 0.5 at 0.7. Nothing is left out, however loaded. */
+    const double slope = log(0.9 / 0.5) / 0.1;
+    const double middle[N] = {1, 0.5, 0.9 * exp(-slope * 0.175), 1, 1, 1, 1, 0.01};
     check_p(&r, middle);
+    assert_true(r.bank.mask[7] == 0);
 
     make_rig(&r, EK_ROUTE_POLICY_ADAPTIVE);
     start(&r);
     r.core.adapt.gain = 1;
     ek_route_adapt_tune(1, &r.core.params, &r.core.tuned);
     feed(&r, loads, 3);
-    /* derate 0.55, trip 0.70: 0.56 is 1/15 of the way; 0.52 is discounted by 0.7 exp(-0.04). */
-    const double strong[N] = {1, 0.1, 0.1, 0.5 - 0.4 / 15, 0.7 * exp(-2 * 0.02), 0.5 - 0.4 / 3,
-                              1, 1};
+    /* From 0.45, twice as steeply. */
+    const double strong[N] = {1,
+                              0.9 * exp(-2 * slope * 0.25),
+                              0.9 * exp(-2 * slope * 0.325),
+                              0.9 * exp(-2 * slope * 0.11),
+                              0.9 * exp(-2 * slope * 0.07),
+                              0.9 * exp(-2 * slope * 0.13),
+                              1,
+                              0.01};
     check_p(&r, strong);
 }
 
