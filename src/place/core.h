@@ -65,12 +65,14 @@ void ek_place_counts(ek_place_core *core, float shift, ek_arena scratch);
  */
 bool ek_place_counts_capped(ek_place_core *core, double cap, ek_arena scratch);
 
+#define EK_PLACE_TUNED_MAX 8 /* experts whose counts are varied one by one */
+
 /** A way to hand out the spare slots of a small problem: more replicas for the heaviest experts. */
-typedef struct ek_place_spares_of {
+typedef struct ek_place_handout {
     int32_t n;
-    int32_t extra[8]; /* (n) replicas beyond the first, in the order of load */
-    double estimate;  /* load of the busiest device, less what light experts add */
-} ek_place_spares_of;
+    int32_t extra[EK_PLACE_TUNED_MAX]; /* (n) replicas beyond the first, in the order of load */
+    double estimate;                   /* load of the busiest device, less what light experts add */
+} ek_place_handout;
 
 /**
  * The most promising ways to hand out spare slots where there are few of them, so that nearly all
@@ -80,7 +82,7 @@ typedef struct ek_place_spares_of {
  * @return number, at most max; 0 also where there are too many devices
  */
 int32_t ek_place_counts_enumerate(const ek_place_core *core, double busiest, int32_t max,
-                                  ek_place_spares_of *out);
+                                  ek_place_handout *out);
 
 /**
  * Longest replica first onto the least loaded device with room; replicas of an expert on distinct

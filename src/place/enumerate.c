@@ -3,7 +3,6 @@
 
 #include "place/core.h"
 
-#define EXPERTS_TUNED  8   /* whose counts are varied, at most */
 #define EXPERTS_LOOKED 12  /* that an estimate takes into account */
 #define TRIALS_MAX     500 /* ways to hand out the spares that are estimated */
 #define DEVICES_MAX    64
@@ -64,13 +63,13 @@ static double pack_heaviest(const ek_place_core *core, const int32_t *extra, int
 }
 
 int32_t ek_place_counts_enumerate(const ek_place_core *core, double busiest, int32_t max,
-                                  ek_place_spares_of *out)
+                                  ek_place_handout *out)
 {
-    int32_t least[EXPERTS_TUNED], part[EXPERTS_TUNED] = {0}, t, h = 0, n = 0;
+    int32_t least[EK_PLACE_TUNED_MAX], part[EK_PLACE_TUNED_MAX] = {0}, t, h = 0, n = 0;
     int32_t n_left = core->n_slots - core->n_experts, n_tuned = 0;
     if (core->n_devices > DEVICES_MAX || core->n_devices < 2) return 0;
     /* No replica may weigh as much as the busiest device does already. */
-    for (; n_tuned < EXPERTS_TUNED && n_tuned < core->n_experts; n_tuned++) {
+    for (; n_tuned < EK_PLACE_TUNED_MAX && n_tuned < core->n_experts; n_tuned++) {
         double need = floor(core->load[core->order[n_tuned]] / (busiest * (1.0 - 1e-9)));
         if (need > core->n_devices - 1) return 0;
         least[n_tuned] = (int32_t)need;
@@ -83,7 +82,7 @@ int32_t ek_place_counts_enumerate(const ek_place_core *core, double busiest, int
     }
     part[0] = t = n_left;
     do {
-        ek_place_spares_of here = {.n = n_tuned};
+        ek_place_handout here = {.n = n_tuned};
         bool fits = true;
         for (int32_t i = 0; i < n_tuned; i++) {
             here.extra[i] = least[i] + part[i];

@@ -241,7 +241,7 @@ static bool shift_replica(solver *s, ek_arena scratch)
 static void enumerate_counts(solver *s, ek_arena scratch)
 {
     ek_place_core *core = &s->core;
-    ek_place_spares_of ways[N_WAYS];
+    ek_place_handout ways[N_WAYS];
     if (core->n_slots - core->n_experts > FEW_SPARES) return;
     int32_t n = ek_place_counts_enumerate(core, s->busiest, N_WAYS, ways);
     for (int32_t i = 0; i < n && !is_done(s) && ways[i].estimate < s->busiest; i++) {
