@@ -49,8 +49,40 @@ static void place(ek_route_plan *plan, int32_t *next)
     }
 }
 
+#define SORTED_MAX 16 /* choices that are sooner sorted than counted */
+
+/** One token's rows are its choices by expert: first rows of the experts between follow at once. */
+static void pack_token(ek_route_plan *plan)
+{
+    int32_t order[SORTED_MAX], n = 0, beg = 0, n_experts = plan->n_experts;
+    const int32_t *expert_id = plan->expert_id;
+    int32_t *row_of = plan->row_of, *expert_beg = plan->expert_beg;
+    for (int32_t k = 0; k < plan->top_k; k++) {
+        int32_t e = expert_id[k], at = n;
+        row_of[k] = -1;
+        if (e < 0) continue;
+        for (; at > 0 && expert_id[order[at - 1]] > e; at--)
+            order[at] = order[at - 1];
+        order[at] = k;
+        n++;
+    }
+    for (int32_t row = 0; row < n; row++) {
+        for (int32_t e = expert_id[order[row]]; beg <= e; beg++)
+            expert_beg[beg] = row;
+        row_of[order[row]] = row;
+        plan->row_token[row] = 0;
+    }
+    for (; beg <= n_experts; beg++)
+        expert_beg[beg] = n;
+    plan->n_rows = plan->n_active = n;
+}
+
 void ek_route_pack(ek_route_plan *plan, int32_t *next)
 {
+    if (plan->n_tokens == 1 && plan->top_k <= SORTED_MAX) {
+        pack_token(plan);
+        return;
+    }
     count(plan);
     sum_up(plan, next);
     place(plan, next);
