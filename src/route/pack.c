@@ -49,37 +49,30 @@ static void place(ek_route_plan *plan, int32_t *next)
     }
 }
 
-#define SORTED_MAX 16 /* choices that are sooner sorted than counted */
-
-/** One token's rows are its choices by expert: first rows of the experts between follow at once. */
+/**
+ * One token: no expert has more than one row, so its first row is the row. No branch hangs on which
+ * experts were chosen, because that cannot be predicted; sorting the choices instead takes fewer
+ * instructions and more time.
+ */
 static void pack_token(ek_route_plan *plan)
 {
-    int32_t order[SORTED_MAX], n = 0, beg = 0, n_experts = plan->n_experts;
+    int32_t n_experts = plan->n_experts, top_k = plan->top_k, n_rows = 0;
     const int32_t *expert_id = plan->expert_id;
-    int32_t *row_of = plan->row_of, *expert_beg = plan->expert_beg;
-    for (int32_t k = 0; k < plan->top_k; k++) {
-        int32_t e = expert_id[k], at = n;
-        row_of[k] = -1;
-        if (e < 0) continue;
-        for (; at > 0 && expert_id[order[at - 1]] > e; at--)
-            order[at] = order[at - 1];
-        order[at] = k;
-        n++;
-    }
-    for (int32_t row = 0; row < n; row++) {
-        for (int32_t e = expert_id[order[row]]; beg <= e; beg++)
-            expert_beg[beg] = row;
-        row_of[order[row]] = row;
-        plan->row_token[row] = 0;
-    }
-    for (; beg <= n_experts; beg++)
-        expert_beg[beg] = n;
-    plan->n_rows = plan->n_active = n;
+    int32_t *row_of = plan->row_of, *beg = plan->expert_beg;
+    memset(beg, 0, ((size_t)n_experts + 1) * sizeof *beg);
+    for (int32_t k = 0; k < top_k; k++)
+        if (expert_id[k] >= 0) beg[expert_id[k] + 1] = 1;
+    for (int32_t e = 1; e <= n_experts; e++)
+        beg[e] = n_rows += beg[e];
+    for (int32_t k = 0; k < top_k; k++)
+        row_of[k] = expert_id[k] >= 0 ? beg[expert_id[k]] : -1;
+    memset(plan->row_token, 0, (size_t)n_rows * sizeof *plan->row_token);
+    plan->n_rows = plan->n_active = n_rows;
 }
 
 void ek_route_pack(ek_route_plan *plan, int32_t *next)
 {
-    if (plan->n_tokens == 1 && plan->top_k <= SORTED_MAX) {
+    if (plan->n_tokens == 1) {
         pack_token(plan);
         return;
     }
