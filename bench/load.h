@@ -57,7 +57,8 @@ typedef struct ek_bench_load_result {
  * What /v1/models says.
  * @param out_id    (bytes) the first model's id
  * @param out_vocab tokens that it knows, 0 when the server does not say
- * @return EK_OK; EK_EPEER, EK_EINVAL no such server; EK_EFORMAT the answer names no model; EK_ENOMEM
+ * @return EK_OK; EK_EPEER, EK_EINVAL no such server; EK_EFORMAT the answer names no model;
+ *         EK_ENOMEM
  */
 EK_MUST ek_status ek_bench_load_model(const char *url, char *out_id, size_t bytes,
                                       int32_t *out_vocab, ek_err *err);

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,8 @@ static void exec_child(const ek_bench_spawn_params *p, int out_fd)
         args[n++] = "--set";
         args[n++] = p->setting[i];
     }
+    /* However we end, the server does not stay behind. */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
     const int null_fd = open("/dev/null", O_RDONLY);
     if (null_fd < 0 || dup2(null_fd, STDIN_FILENO) < 0 || dup2(out_fd, STDOUT_FILENO) < 0)
         _exit(EXIT_NO_PROGRAM);
