@@ -141,7 +141,8 @@ static void test_wrong_names(void **state)
          "f.yaml:2: unknown key \"listen\" in engine; did you mean gateway.listen?"},
         {"vrsion: 1\n", "f.yaml:1: unknown key \"vrsion\"; did you mean version?"},
         {"nonsense: 1\n",
-         "f.yaml:1: unknown key \"nonsense\"; known are model, log, engine, routing, experts, gateway"},
+         "f.yaml:1: unknown key \"nonsense\"; known are model, log, engine, routing, experts, "
+         "gateway"},
         {"log:\n  colour: red\n", "f.yaml:2: unknown key \"colour\" in log; known are path, level"},
         {"log:\n  Level: info\n", "f.yaml:2: unknown key \"Level\" in log; did you mean level?"},
         {"log:\n  \"\": info\n", "f.yaml:2: unknown key \"\" in log; known are path, level"},

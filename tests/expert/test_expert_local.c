@@ -356,7 +356,7 @@ static void test_time_is_reported_for_active_experts(void **state)
     teardown(f);
 }
 
-/** A device counts the rows that it computed and the time that they took, whoever shares an expert. */
+/** A device counts the rows that it computed and the time they took, whoever shares an expert. */
 static void test_rows_and_time_are_reported_for_devices(void **state)
 {
     (void)state;
