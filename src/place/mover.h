@@ -44,8 +44,7 @@ typedef struct ek_place_partners {
     float *gain;   /* working space */
 } ek_place_partners;
 
-/* The slots that may be given to another expert, because theirs has more than one or they are empty.
- */
+/* The slots that may be given to another expert: empty, or their expert has more than one. */
 typedef struct ek_place_spares {
     int32_t n;
     int32_t *slot;
