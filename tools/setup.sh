@@ -30,6 +30,7 @@ check|cmd:clang-tidy-14|clang-tidy-14|static analysis
 check|cmd:shellcheck|shellcheck|checks the shell scripts
 check|cmd:curl|curl|requests as the README shows them
 check|cmd:man|man-db|renders the manual page
+check|cmd:valgrind|valgrind|counts the instructions of the forward pass
 fuzz|cmd:clang-14|clang-14|compiler with libFuzzer
 fuzz|clangrt:fuzzer|libclang-rt-14-dev|libFuzzer and the sanitizers of clang
 TABLE

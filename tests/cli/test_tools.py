@@ -20,7 +20,7 @@ def record(result="OK", stdout="", stderr="", returncode=0):
 
 class Guards(unittest.TestCase):
     def test_self_tests(self):
-        for tool in ("check_layers", "check_purity", "tidy", "check_docs", "wrap_comments"):
+        for tool in ("check_layers", "check_purity", "tidy", "check_docs", "guard_instructions", "wrap_comments"):
             with self.subTest(tool):
                 done = subprocess.run([sys.executable, SOURCE / f"tools/{tool}.py", "--self-test"], capture_output=True,
                                       text=True, check=False)
