@@ -192,7 +192,8 @@ def guard(build_dir, update):
         print("guard: more work for the same tokens than before; if that is meant, tools/guard_instructions.py "
               f"{build_dir} --update writes the new baseline")
         return 1
-    print("\n".join(notes))
+    for line in notes:
+        print(line)
     print(f"guard: {len(notes)} of {len(CASES)} cases take less than before; write that down with --update" if notes else
           f"guard: {len(CASES)} cases take the instructions that they took before")
     return 0
