@@ -2,8 +2,8 @@
  * Coalescing on recorded routing: how many experts a small batch reads, and what that gives up.
  *
  * Each batch has one token of each of `batch` sequences of one domain, domains in turn, as decoding
- * has; logits as route_recorded.h tells. N_WARM batches go before, so that the running mean is where
- * it stays. Every setting plans the same batches, in turn. Experts and losses are exact and
+ * has; logits as route_recorded.h tells. N_WARM batches go before, so that the running mean is
+ * where it stays. Every setting plans the same batches, in turn. Experts and losses are exact and
  * repeatable; times are processor time of the thread.
  */
 #include <stdio.h>

@@ -3,10 +3,10 @@
  *
  * A recording says which experts a token chose, and mostly with what weight; it does not say how
  * close the others came. Here they follow the chosen at the rate at which these fall themselves: if
- * the chosen go down by a factor q from one to the next, so do those behind them. Which expert comes
- * at which place is drawn, each with a chance in proportion to how often its domain chooses it.
- * Where weights are not recorded either, q is one that gives the mean sum of the chosen's scores
- * that the recording's makers found.
+ * the chosen go down by a factor q from one to the next, so do those behind them. Which expert
+ * comes at which place is drawn, each with a chance in proportion to how often its domain chooses
+ * it. Where weights are not recorded either, q is one that gives the mean sum of the chosen's
+ * scores that the recording's makers found.
  */
 #ifndef EK_BENCH_ROUTE_RECORDED_H
 #define EK_BENCH_ROUTE_RECORDED_H

@@ -148,8 +148,8 @@ static void seat(activator *a, seating *s, int32_t e)
 /*
  * Breadth first from the most activated device over the experts that it serves, until a device is
  * reached that can take one and still be less activated. @return that device, or -1: then the
- * experts of all devices reached lie on these devices only, each of which is as full or one short of
- * it, and no way of seating them is better.
+ * experts of all devices reached lie on these devices only, each of which is as full or one short
+ * of it, and no way of seating them is better.
  */
 static int32_t find_path(activator *a, const seating *s, int32_t most)
 {

@@ -2,10 +2,10 @@
  * The controller of `adaptive`: how strongly load bends scores, found by trying and looking at what
  * it does to the tail of service times.
  *
- * Load bends scores by a discount (route/policy.h) whose threshold and slope hang on one number, the
- * *gain* in [0, 1]: at 1/2 it begins where the configured breaker would recover and comes down to
- * the breaker's weight where that would derate; towards 0 it vanishes, which is `static`; towards 1
- * it begins sooner and falls twice as fast. The breaker itself only guards against failure and
+ * Load bends scores by a discount (route/policy.h) whose threshold and slope hang on one number,
+ * the *gain* in [0, 1]: at 1/2 it begins where the configured breaker would recover and comes down
+ * to the breaker's weight where that would derate; towards 0 it vanishes, which is `static`; towards
+ * 1 it begins sooner and falls twice as fast. The breaker itself only guards against failure and
  * against several periods of waiting work: under load that is merely heavy, an expert that is left
  * out altogether pushes the next one over, and a discount that follows load without a step does
  * not. The bounds are constants in adapt.c.
@@ -15,7 +15,8 @@
  * than their scatter explains, is kept: a load that rises or falls meanwhile, or mere chance, is
  * not taken for merit. A trial that goes badly is broken off at once; after one that was not kept
  * the next waits longer and goes the other way. Every second trial is of the gain 1/2, which is
- * returned to unless it is worse: who leaves it has to show again and again that it pays. When nothing has been loaded for long, the gain is 1/2, too. Pure; deterministic.
+ * returned to unless it is worse: who leaves it has to show again and again that it pays. When
+ * nothing has been loaded for long, the gain is 1/2, too. Pure; deterministic.
  */
 #ifndef EK_ROUTE_ADAPT_H
 #define EK_ROUTE_ADAPT_H

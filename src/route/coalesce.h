@@ -54,9 +54,9 @@ size_t ek_route_coalesce_bytes(const ek_route_gate *gate, int32_t n_tokens);
 /**
  * Close experts, cheapest first, until none is left that the budget allows.
  * @param scratch    ek_route_coalesce_bytes
- * @param plan       in: n_tokens, top_k, n_experts, expert_id, weight and token_flags as chosen; out:
- *                   these three. An expert stands in the place of the one that it stands for. Rows
- *                   are not packed yet.
+ * @param plan       in: n_tokens, top_k, n_experts, expert_id, weight and token_flags as chosen;
+ *                   out: these three. An expert stands in the place of the one that it stands for.
+ *                   Rows are not packed yet.
  * The greedy order is not always the best one: test_route_coalesce says by how much.
  * Cost: one pass over the token-slots, one over the logits of tokens that could move, and about
  * 0.2 us for each expert closed.

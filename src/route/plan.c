@@ -264,8 +264,8 @@ static void tell(planner *p, const ek_capacity_counts *counts, const float *loss
 }
 
 /**
- * The way of policies that look at loads, of coalescing and of capacity. Everything that lasts is taken from the
- * arena before scratch is.
+ * The way of policies that look at loads, of coalescing and of capacity. Everything that lasts is
+ * taken from the arena before scratch is.
  */
 static ek_status plan_loaded(planner *p, int32_t *next, ek_arena *arena)
 {

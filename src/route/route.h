@@ -63,7 +63,7 @@ typedef struct ek_route_view {
 } ek_route_view;
 
 /* What happened to a token in a layer, as bits. */
-#define EK_ROUTE_TOKEN_CHANGED  1u /* load, or its batch, chose other experts than the model would */
+#define EK_ROUTE_TOKEN_CHANGED  1u /* load or its batch chose other experts than the model would */
 #define EK_ROUTE_TOKEN_REROUTED 2u /* an expert was full: the next best took its place */
 #define EK_ROUTE_TOKEN_DEFERRED \
     4u /* an expert was full: some of its work waits for a later round */

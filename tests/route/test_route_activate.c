@@ -320,8 +320,8 @@ static void test_contract(void **state)
 enum { REAL_EXPERTS = 256, REAL_SLOTS = 512, REAL_DEVICES = 32 };
 
 /**
- * Place by history as balancers do: a slot more to whichever expert's replicas are hottest, then the
- * hottest replica to the lightest device that has room and not yet this expert.
+ * Place by history as balancers do: a slot more to whichever expert's replicas are hottest, then
+ * the hottest replica to the lightest device that has room and not yet this expert.
  */
 static bool place_by_history(const char *set, problem *p)
 {

@@ -1,6 +1,6 @@
 /*
- * Coalescing: the batch reads fewer experts, nobody pays more than the budget says, and who does not
- * pay gets what the gate alone gives, bit for bit.
+ * Coalescing: the batch reads fewer experts, nobody pays more than the budget says, and who does
+ * not pay gets what the gate alone gives, bit for bit.
  *
  * Tiny batches are compared with every set of experts that could be read instead. Drawn batches of
  * all kinds of gates are checked against a second router that does not coalesce: what changed, by
