@@ -3,13 +3,13 @@
  *
  * The traffic is recorded, what serves it is a model. N_TOKENS tokens come each period (100 ms),
  * one of each of as many sequences of a domain; after DOMAIN_PERIODS periods the next domain
- * follows. Experts lie on devices as the placement of the first domain's history has it, an eighth of
- * the slots being replicas, and stay there: this is what routing has to live with until a
- * rebalance. Tokens are planned by each policy on the same logits, counts are split over replicas, and
- * each device works off its queue at a rate that falls by 35 % while its utilisation is above 85 %,
- * as devices do that run out of cache, clock or memory bandwidth. A queue holds 20 periods' work;
- * what is beyond has timed out. A layer waits for its busiest device: the tail is the longest wait.
- * Its mean over all periods is what policies are compared by. Exact and repeatable, no times.
+ * follows. Experts lie on devices as the placement of the first domain's history has it, an eighth
+ * of the slots being replicas, and stay there: this is what routing has to live with until a
+ * rebalance. Tokens are planned by each policy on the same logits, counts are split over replicas,
+ * and each device works off its queue at a rate that falls by 35 % while its utilisation is above
+ * 85 %, as devices do that run out of cache, clock or memory bandwidth. A queue holds 20 periods'
+ * work; what is beyond has timed out. A layer waits for its busiest device: the tail is the longest
+ * wait. Its mean over all periods is what policies are compared by. Exact and repeatable, no times.
  */
 #include <math.h>
 #include <stdio.h>

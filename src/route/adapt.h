@@ -4,11 +4,11 @@
  *
  * Load bends scores by a discount (route/policy.h) whose threshold and slope hang on one number,
  * the *gain* in [0, 1]: at 1/2 it begins where the configured breaker would recover and comes down
- * to the breaker's weight where that would derate; towards 0 it vanishes, which is `static`; towards
- * 1 it begins sooner and falls twice as fast. The breaker itself only guards against failure and
- * against several periods of waiting work: under load that is merely heavy, an expert that is left
- * out altogether pushes the next one over, and a discount that follows load without a step does
- * not. The bounds are constants in adapt.c.
+ * to the breaker's weight where that would derate; towards 0 it vanishes, which is `static`;
+ * towards 1 it begins sooner and falls twice as fast. The breaker itself only guards against
+ * failure and against several periods of waiting work: under load that is merely heavy, an expert
+ * that is left out altogether pushes the next one over, and a discount that follows load without a
+ * step does not. The bounds are constants in adapt.c.
  *
  * The gain changes by trials. The mean tail is measured at the gain in force, then at one a stride
  * away, then at the first again; only a trial that beats the mean of the two around it, by more
