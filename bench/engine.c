@@ -1,6 +1,6 @@
 /*
- * build/bench/engine --model FILE [--threads N] [--kernels K] [--windows N] [--json] [--peer-csv
- * FILE]
+ * build/bench/engine --model FILE [--threads N] [--kernels K] [--windows N] [--plain] [--json]
+ * [--peer-csv FILE]
  *
  * How fast the forward pass is: prefill of 512 tokens in one step, decode of 1, 4, 16 and 64
  * sequences. Machines drift, so every window measures all of them in turn, and beside them what the
@@ -8,7 +8,8 @@
  * figures are medians over the windows with lowest and highest. `of read` is the part of that
  * bandwidth which decode uses for the bytes that it has to read: all weights but those of experts
  * that no token chose, and the keys and values. `of peak` is the part of the multiplications that
- * prefill uses for its matrices (attention over the context not counted).
+ * prefill uses for its matrices (attention over the context not counted). With --plain weights stay
+ * as they lie in the file.
  *
  * peers.h tells what a peer file looks like; their figures are printed beside ours with our ratio
  * to them. They mean something when they were measured beside this run. Tokens are random: speed
@@ -250,6 +251,10 @@ static bool parse(int argc, char **argv, bench *b)
             b->json = true;
             continue;
         }
+        if (strcmp(argv[i], "--plain") == 0) {
+            b->params.plain = true;
+            continue;
+        }
         if (ok && strcmp(argv[i], "--model") == 0)
             b->params.model_path = value;
         else if (ok && strcmp(argv[i], "--peer-csv") == 0)
@@ -275,7 +280,7 @@ int main(int argc, char **argv)
     b.n_windows = 7;
     if (!parse(argc, argv, &b)) {
         fprintf(stderr, "usage: engine --model FILE [--threads N] [--kernels K] [--windows N] "
-                        "[--json] [--peer-csv FILE]\n");
+                        "[--plain] [--json] [--peer-csv FILE]\n");
         return 64;
     }
     const ek_status status = set_up(&b, &err);

@@ -2,6 +2,7 @@
 
 #include "base/assert.h"
 #include "expert/local.h"
+#include "expert/pack.h"
 #include "sys/clock.h"
 #include "sys/cpu.h"
 
@@ -24,8 +25,15 @@ static ek_status open_parts(ek_bench_rig *rig, const ek_bench_rig_params *params
     if (status != EK_OK) return ek_err_set(err, status, "this machine cannot run those kernels");
     status = ek_sys_pool_create(params->n_threads, false, &rig->pool);
     if (status != EK_OK) return ek_err_set(err, status, "no %d threads", params->n_threads);
+    rig->model = rig->file->model;
+    if (!params->plain) {
+        status = ek_expert_pack_create(rig->file->model, &rig->kernels, &rig->packed, err);
+        if (status != EK_OK) return status;
+        ek_expert_pack_run(rig->packed, rig->pool);
+        rig->model = ek_expert_pack_model(rig->packed);
+    }
     const ek_expert_local_params local = {
-        .model = rig->file->model, .kernels = &rig->kernels, .pool = rig->pool, .n_devices = 1};
+        .model = rig->model, .kernels = &rig->kernels, .pool = rig->pool, .n_devices = 1};
     status = ek_engine_kv_create(&kv, &rig->kv, err);
     if (status == EK_OK)
         status = ek_route_create(&gate, p->n_layers, &route, perm, &rig->router, err);
@@ -64,7 +72,7 @@ ek_status ek_bench_rig_open(ek_bench_rig *rig, const ek_bench_rig_params *params
     rig->logits = ek_new(&perm, float, n_logits);
     status = open_parts(rig, params, &perm, err);
     if (status != EK_OK) return status;
-    const ek_forward_params forward = {.model = rig->file->model,
+    const ek_forward_params forward = {.model = rig->model,
                                        .kernels = &rig->kernels,
                                        .pool = rig->pool,
                                        .kv = rig->kv,
@@ -86,6 +94,7 @@ void ek_bench_rig_close(ek_bench_rig *rig)
     ek_engine_kv_destroy(rig->kv);
     ek_sys_pool_destroy(rig->pool);
     ek_sys_region_close(&rig->perm_region);
+    ek_expert_pack_destroy(rig->packed);
     ek_expert_model_close(rig->file);
     *rig = (ek_bench_rig){0};
 }

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "engine/forward.h"
 #include "expert/model_file.h"
+#include "expert/pack.h"
 #include "sys/mem.h"
 
 enum {
@@ -24,11 +25,14 @@ typedef struct ek_bench_rig_params {
     const char *model_path;
     ek_kernels_choice choice;
     int32_t n_threads;
+    bool plain; /* leave weights as they lie in the file */
 } ek_bench_rig_params;
 
 /** Zero-initialise, then ek_bench_rig_open. */
 typedef struct ek_bench_rig {
     ek_model_file *file; /* all owned */
+    ek_packed_model *packed;
+    const ek_model *model; /* borrowed from packed or file */
     ek_kernels kernels;
     ek_sys_pool *pool;
     ek_kv *kv;

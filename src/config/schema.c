@@ -95,6 +95,10 @@ const ek_config_key ek_config_keys[] = {
     {"engine", "kernels", EK_CONFIG_CHOICE, AT(ek_kernels_choice, engine.kernels), "auto",
      .choices = kernels,
      .help = "Instruction set of the compute kernels; `auto` is the best that the CPU has."},
+    {"engine", "pack_weights", EK_CONFIG_BOOL, AT(bool, engine.pack_weights), "true",
+     .help = "Copy weights into memory of the process, in the order in which kernels read them: "
+             "faster, but takes seconds at start, and processes do not share them as they share "
+             "a mapped file."},
     {"engine", "kv_cache", EK_CONFIG_SIZE, AT_BYTES(engine.kv_bytes), "auto", 0, 64 * TIB, "auto",
      .help =
          "Memory for keys and values; `auto` is what `running_max` sequences of `context` tokens "

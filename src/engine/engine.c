@@ -14,6 +14,7 @@
 #include "engine/loop.h"
 #include "engine/memory.h"
 #include "expert/local.h"
+#include "route/activate.h"
 #include "sys/clock.h"
 #include "sys/cpu.h"
 #include "sys/log.h"
@@ -92,23 +93,24 @@ static ek_status resolve_params(ek_engine *engine, const ek_engine_params *param
 /* Rough rates of one thread: rebalancing weighs seconds of work against seconds of moving. */
 #define OPS_PER_S        100e9
 #define LINK_BYTES_PER_S 10e9
-/* Rows of one expert that take a thread as long as reading its weights at 4.5 bits. */
-#define KNEE_ROWS 8
+#define READ_BYTES_PER_S 20e9 /* one thread's */
 
 static ek_keel_setup keel_setup(const ek_engine *engine)
 {
     const ek_model_params *p = &engine->file->model->params;
     double threads_per_device = (double)engine->params.n_threads / engine->params.keel.n_devices;
     double n_weights = 3.0 * p->d_model * p->expert_ff; /* gate, up and down */
+    double seconds_per_row = 2.0 * n_weights / (OPS_PER_S * threads_per_device);
     double bytes_per_weight = (double)p->weight_bytes / (double)p->n_params_total;
     return (ek_keel_setup){
         .n_layers = p->n_layers,
         .n_experts = p->n_experts,
         .top_k = p->top_k,
         .n_threads = engine->params.n_threads,
-        .knee = KNEE_ROWS,
+        .knee = ek_route_knee(n_weights * bytes_per_weight, READ_BYTES_PER_S * threads_per_device,
+                              seconds_per_row),
         .bytes_per_expert = (int64_t)(n_weights * bytes_per_weight),
-        .seconds_per_row = 2.0 * n_weights / (OPS_PER_S * threads_per_device),
+        .seconds_per_row = seconds_per_row,
         .link_bytes_per_s = LINK_BYTES_PER_S,
         .sample_us = engine->params.route.sample_us,
         .experts = engine->stats,
@@ -203,6 +205,12 @@ static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
     status = ek_sys_pool_create(params->n_threads, params->pin_threads, &engine->pool);
     if (status != EK_OK)
         return ek_err_set(err, status, "cannot start %d compute threads", (int)params->n_threads);
+    if (params->pack_weights) {
+        status = ek_expert_pack_create(model, &engine->kernels, &engine->packed, err);
+        if (status != EK_OK) return status;
+        model = ek_expert_pack_model(engine->packed);
+    }
+    engine->model = model;
     const ek_route_gate gate = ek_engine_gate_of(&model->params);
     status =
         ek_route_create(&gate, model->params.n_layers, &params->route, arena, &engine->router, err);
@@ -246,7 +254,7 @@ static ek_kv_params kv_params(const ek_engine *engine, int32_t n_blocks)
 static ek_forward_params forward_params(const ek_engine *engine)
 {
     return (ek_forward_params){
-        .model = engine->file->model,
+        .model = engine->model,
         .kernels = &engine->kernels,
         .pool = engine->pool,
         .kv = engine->kv,
@@ -284,6 +292,7 @@ static ek_status open_cache_and_forward(ek_engine *engine, ek_err *err)
     if (status != EK_OK) return status;
     engine->kv_blocks = plan.kv_blocks;
     engine->params.kv_bytes = plan.kv_bytes;
+    if (engine->packed) ek_expert_pack_run(engine->packed, engine->pool);
     const ek_kv_params kv = kv_params(engine, plan.kv_blocks);
     status = ek_engine_kv_create(&kv, &engine->kv, err);
     if (status != EK_OK) return status;
@@ -417,6 +426,7 @@ void ek_engine_destroy(ek_engine *engine)
     ek_sys_queue_destroy(engine->inbox);
     ek_engine_news_fini(&engine->news);
     ek_engine_evenness_fini(&engine->evenness);
+    ek_expert_pack_destroy(engine->packed);
     ek_expert_model_close(engine->file);
     ek_sys_region_close(&engine->region);
     ek_sys_region home = engine->home;

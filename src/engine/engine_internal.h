@@ -21,6 +21,7 @@
 #include "engine/request.h"
 #include "expert/dispatch.h"
 #include "expert/model_file.h"
+#include "expert/pack.h"
 #include "kernels/kernels.h"
 #include "route/route.h"
 #include "sched/pace.h"
@@ -66,7 +67,9 @@ struct ek_engine {
     ek_request_shape shape;
     ek_sched_params sched;
     int32_t kv_blocks;
-    ek_model_file *file; /* owned, like all below */
+    ek_model_file *file;     /* owned, like all below */
+    ek_packed_model *packed; /* NULL: weights as they lie in the file */
+    const ek_model *model;   /* borrowed from packed or file */
     ek_kernels kernels;
     ek_sys_region home;   /* the engine itself */
     ek_sys_region region; /* what needs no destructor */

@@ -15,6 +15,7 @@ typedef struct ek_engine_params {
     int32_t n_threads; /* compute threads; 0: one per available CPU */
     bool pin_threads;
     ek_kernels_choice kernels;
+    bool pack_weights; /* into memory of our own, in the kernels' order (expert/pack.h) */
     /* 0: what running_max sequences of context_tokens need, at most 1/4 of the free memory. */
     int64_t kv_bytes;
     int32_t context_tokens;       /* longest prompt + answer; 0: the model's */

@@ -29,6 +29,7 @@ ek_mat ek_expert_mat(const ek_tensor *tensor, int32_t idx)
         .type = tensor->type,
         .n_rows = (int32_t)tensor->dim[1],
         .n_cols = (int32_t)tensor->dim[0],
+        .packed = tensor->packed,
     };
 }
 

@@ -27,7 +27,7 @@
 #include "quant/types.h"
 
 /**
- * A weight matrix. Plain, in GGUF's own layout: row r at data + r * row_bytes, n_cols elements long.
+ * A weight matrix. Plain, in GGUF's own layout: row r at data + r * row_bytes, n_cols elements.
  * Packed (pack.h): 16 rows at data + r * row_bytes, r a multiple of 16, with their blocks
  * interleaved. Both give the same results, bit by bit; packed matrices are faster with few tokens.
  */
@@ -106,8 +106,8 @@ typedef struct ek_kernels {
 
     /**
      * Fill one token's int8 form: q (n_cols), scale and scaled_sum (n_cols / 32), half_offset
-     * (n_cols / 16), n_cols a multiple of 32. The same bytes from every table (act_rule.h). A block with a NaN or infinity gets
-     * q and half_offset 0 and scale and scaled_sum NaN.
+     * (n_cols / 16), n_cols a multiple of 32. The same bytes from every table (act_rule.h). A block
+     * with a NaN or infinity gets q and half_offset 0 and scale and scaled_sum NaN.
      */
     void (*act_quantize)(const float *x, int32_t n_cols, int8_t *q, float *scale, float *scaled_sum,
                          int32_t *half_offset);

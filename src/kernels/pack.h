@@ -1,5 +1,5 @@
 /*
- * Packed matrices: the bytes of a quantised matrix, put in the order in which vector units want them.
+ * Packed matrices: the bytes of a quantised matrix in the order in which vector units want them.
  *
  * A vector of 16 lanes holds one row in each lane, but a file stores rows one after the other, so
  * that a kernel has to read 16 places at once and turn what it finds. Packing does that turn ahead

@@ -51,6 +51,7 @@ typedef struct ek_tensor {
     int64_t dim[EK_GGUF_DIMS_MAX]; /* fastest first; unused ones are 1 */
     const void *data;              /* borrowed from the map */
     size_t bytes;
+    bool packed; /* never in a file: rows are interleaved (kernels/pack.h) */
 } ek_tensor;
 
 /**

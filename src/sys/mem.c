@@ -34,6 +34,14 @@ void ek_sys_region_close(ek_sys_region *region)
     *region = (ek_sys_region){0};
 }
 
+void ek_sys_mem_forget(const void *data, size_t bytes)
+{
+    uintptr_t page = page_bytes();
+    uintptr_t beg = ek_size_align((uintptr_t)data, page);
+    uintptr_t end = ((uintptr_t)data + bytes) / page * page;
+    if (beg < end) madvise((void *)beg, end - beg, MADV_DONTNEED); /* a hint: it may fail */
+}
+
 void *ek_sys_calloc(size_t n, size_t size)
 {
     size_t bytes;

@@ -35,6 +35,12 @@ static inline ek_arena ek_sys_region_arena(const ek_sys_region *region)
     return ek_arena_over(region->base, region->bytes);
 }
 
+/**
+ * Give back the pages that lie wholly in a range of a file's read-only map: they are read again
+ * from the file when they are touched.
+ */
+void ek_sys_mem_forget(const void *data, size_t bytes);
+
 /** Zeroed heap object; NULL when out of memory or on overflow. */
 void *ek_sys_calloc(size_t n, size_t size);
 /** Grow or shrink; contents kept, new bytes undefined; NULL leaves the old block valid. */

@@ -59,6 +59,7 @@ static void test_defaults(void **state)
     assert_int_equal(config.engine.n_threads, 0);
     assert_false(config.engine.pin_threads);
     assert_int_equal(config.engine.kernels, EK_KERNELS_AUTO);
+    assert_true(config.engine.pack_weights);
     assert_int_equal(config.engine.kv_bytes, 0);
     assert_int_equal(config.engine.context_tokens, 0);
     assert_int_equal(config.engine.running_max, 64);

@@ -31,6 +31,7 @@ static ek_engine_params small_params(void)
         .kv_block_tokens = 16,
         .prefill_chunk_tokens = 40,
         .prefix_cache = true,
+        .pack_weights = true,
         .prefix_ttl_us = 60000000,
         .step_watchdog_us = 60000000,
     };

@@ -2,11 +2,11 @@
  * Quantised matrices against int8 activations, written on v16; include panel_body.h and
  * unpack_body.h first. The order of additions is theirs.
  *
- * A few tokens, at most DIRECT_PLAIN_TOKENS: row tiles of one panel, whose codes are multiplied as
- * they are unpacked. Unpacking a packed matrix costs so little that it is done again for every
- * DIRECT_TOKENS tokens, up to DIRECT_PACKED_TOKENS. More tokens, loops from outside: row tiles of
- * EK_DOT_PANELS panels, chunks of tokens, panels of 256 columns, token tiles; a panel is unpacked
- * once per chunk, and between panels totals wait in a small array.
+ * Loops from outside: chunks of tokens, row tiles, panels of 256 columns, groups of tokens.
+ * Directly means: row tiles of one panel, whose codes are multiplied as they are unpacked, anew for every
+ * DIRECT_TOKENS tokens. That is best for few tokens, and, where unpacking a packed matrix costs
+ * little, for any number. Otherwise row tiles have EK_DOT_PANELS panels, and a panel is unpacked
+ * once per chunk. Between panels totals wait in a small array.
  */
 
 enum {
@@ -15,7 +15,7 @@ enum {
     TILE_TOKENS = EK_DOT_TOKENS,
     TILE_TOKENS_MIN = DIRECT_PLAIN_TOKENS / 2 + 1, /* tiles are equal parts of more tokens */
     TILE_ROWS = TILE_PANELS * PANEL_ROWS,
-    DIRECT_PACKED_TOKENS = EK_DOT_DIRECT_PACKED_TOKENS,
+    DIRECT_PACKED = EK_DOT_DIRECT_PACKED,
     CHUNK_TOKENS =
         96, /* their totals and one panel's activations stay near the first-level cache */
     PANEL_COLS = PANEL_BLOCKS * EK_ACT_BLOCK,
@@ -150,7 +150,7 @@ EK_V16_INLINE void panel_fill(scales_fn scales, codes_fn codes, const source *fr
 {
     sink s;
     s.out = out;
-    if (from->packed) {
+    if (from->packed && !DIRECT_PACKED) {
         scales(true, from, out);
         codes(true, 0, from, &s);
     } else {
@@ -271,29 +271,34 @@ EK_V16_INLINE void direct_switch(bool packed, codes_fn codes, int n_tokens, cons
                                  float (*total)[PANEL_ROWS])
 {
     static_assert(DIRECT_TOKENS == 1 || DIRECT_TOKENS == 6, "every number is listed");
-    int n = DIRECT_TOKENS == 1 ? 1 : n_tokens;
-    switch (n) {
+    /* Those that do not occur are not compiled: each is thousands of instructions. */
+    const int most = packed ? DIRECT_TOKENS : DIRECT_PLAIN_TOKENS;
+    switch (most == 1 ? 1 : n_tokens) {
     case 1: direct_part(packed, codes, 1, job, col, done, from, scales, total); break;
     case 2: direct_part(packed, codes, 2, job, col, done, from, scales, total); break;
     case 3: direct_part(packed, codes, 3, job, col, done, from, scales, total); break;
     case 4: direct_part(packed, codes, 4, job, col, done, from, scales, total); break;
-    case 5: direct_part(packed, codes, 5, job, col, done, from, scales, total); break;
-    default: direct_part(packed, codes, DIRECT_TOKENS, job, col, done, from, scales, total);
+    case 5:
+        direct_part(packed, codes, most < 5 ? most : 5, job, col, done, from, scales, total);
+        break;
+    default: direct_part(packed, codes, most, job, col, done, from, scales, total); break;
     }
 }
 
 /*
- * One panel of rows against up to DIRECT_PACKED_TOKENS tokens, in nearly equal parts. packed, scales
+ * One panel of rows against a chunk of tokens, in nearly equal parts. packed, scales
  * and codes are constants at every call.
  */
 EK_V16_INLINE void direct_panel(bool packed, scales_fn scales, codes_fn codes, const rows_job *job,
                                 int32_t row)
 {
     const ek_mat *w = job->w;
-    EK_ALIGNED(64) float total[DIRECT_PACKED_TOKENS][PANEL_ROWS] = {{0}};
+    EK_ALIGNED(64) float total[CHUNK_TOKENS][PANEL_ROWS];
     panel buffer;
     padded_rows pad;
-    prefetch ahead = rows_after(w, row, job->row_end, PANEL_ROWS), fetched = {0, 0};
+    prefetch ahead = {0, 0}, fetched = {0, 0};
+    if (job->first_chunk) ahead = rows_after(w, row, job->row_end, PANEL_ROWS);
+    memset(total, 0, (size_t)job->n_tokens * sizeof total[0]);
     for (int32_t col = 0; col < w->n_cols; col += PANEL_COLS) {
         source from = source_at(w, row, col, &pad, &ahead);
         scales(packed, &from, &buffer);
@@ -354,28 +359,29 @@ static void tile_rows(const rows_job *job, int32_t row)
                         job->y + t * job->y_stride);
 }
 
+/* Chunks of tokens from outside: their activations stay in the second-level cache for all rows. */
 static void matmul_q(const ek_mat *w, int32_t row_beg, int32_t row_end, const ek_act *x,
                      const int32_t *token_idx, int32_t n_tokens, float *y, int64_t y_stride)
 {
     ek_dassert(!w->packed || row_beg % EK_PACK_ROWS == 0);
-    bool direct = n_tokens <= (w->packed ? DIRECT_PACKED_TOKENS : DIRECT_PLAIN_TOKENS);
-    int32_t n_rows = direct ? PANEL_ROWS : TILE_ROWS;
+    const bool direct = n_tokens <= DIRECT_PLAIN_TOKENS || (w->packed && DIRECT_PACKED);
+    const int32_t n_rows = direct ? PANEL_ROWS : TILE_ROWS;
     int32_t token[CHUNK_TOKENS];
     rows_job job = {.w = w, .row_end = row_end, .x = x, .token = token, .y_stride = y_stride};
-    for (int32_t row = row_beg; row < row_end; row += n_rows) {
-        int32_t done = 0;
-        for (int n_chunks = next_part(n_tokens, CHUNK_TOKENS); n_chunks > 0; n_chunks--) {
-            job.first_chunk = done == 0;
-            job.n_tokens = next_part(n_tokens - done, n_chunks);
-            job.y = y + done * y_stride;
-            for (int t = 0; t < job.n_tokens; t++)
-                token[t] = token_idx ? token_idx[done + t] : done + t;
+    int32_t done = 0;
+    for (int n_chunks = next_part(n_tokens, CHUNK_TOKENS); n_chunks > 0; n_chunks--) {
+        job.first_chunk = done == 0;
+        job.n_tokens = next_part(n_tokens - done, n_chunks);
+        job.y = y + done * y_stride;
+        for (int t = 0; t < job.n_tokens; t++)
+            token[t] = token_idx ? token_idx[done + t] : done + t;
+        for (int32_t row = row_beg; row < row_end; row += n_rows) {
             if (direct)
                 format_table[w->type].direct(&job, row);
             else
                 tile_rows(&job, row);
-            done += job.n_tokens;
         }
+        done += job.n_tokens;
     }
 }
 

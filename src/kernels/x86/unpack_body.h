@@ -27,8 +27,8 @@ EK_V16_INLINE void prefetch_step(prefetch *ahead, size_t slice_bytes)
 }
 
 /*
- * Where a panel's blocks are read from: 16 rows `stride` bytes apart, or, where the matrix is packed
- * (pack.h), the dwords of 16 rows side by side.
+ * Where a panel's blocks are read from: 16 rows `stride` bytes apart, or, where the matrix is
+ * packed (pack.h), the dwords of 16 rows side by side.
  */
 typedef struct source {
     const uint8_t *first;  /* the first block; packed: its first dword of 16 rows */

@@ -1,0 +1,141 @@
+/*
+ * Goal: a packed model computes the same bits as the file it was made from. Method: tiny models,
+ * every matrix of every layer times a few tokens, from both; on one thread and on three; and what
+ * must stay as it is.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "expert/act.h"
+#include "expert/ffn.h"
+#include "expert/model_file.h"
+#include "expert/pack.h"
+#include "support/fixtures.h"
+#include "sys/cpu.h"
+#include "sys/mem.h"
+
+enum { N_TOKENS = 7, N_FIELDS = 11 };
+
+typedef struct mats {
+    const ek_tensor *tensor[N_FIELDS];
+} mats;
+
+static mats mats_of(const ek_model *model, int32_t l)
+{
+    const ek_model_layer *layer = &model->layers[l];
+    return (mats){{layer->attn_q, layer->attn_k, layer->attn_v, layer->attn_out, layer->expert_gate,
+                   layer->expert_up, layer->expert_down, layer->shared_gate, layer->shared_up,
+                   layer->shared_down, model->output}};
+}
+
+/* All rows of matrix `idx` of a tensor times N_TOKENS tokens. */
+static float *multiply(const ek_kernels *kernels, const ek_tensor *tensor, int32_t idx)
+{
+    ek_mat mat = ek_expert_mat(tensor, idx);
+    ek_sys_region region;
+    size_t bytes = ek_expert_act_bytes(N_TOKENS, mat.n_cols, true);
+    assert_int_equal(ek_sys_region_open(bytes, 0, &region), EK_OK);
+    ek_arena arena = ek_sys_region_arena(&region);
+    ek_act_buf buf;
+    assert_true(ek_expert_act_take(&arena, N_TOKENS, mat.n_cols, true, &buf));
+    ek_rng rng;
+    ek_rng_init(&rng, 5);
+    for (int32_t i = 0; i < N_TOKENS * mat.n_cols; i++)
+        buf.f32[i] = (float)(ek_rng_unit(&rng) - 0.5);
+    for (int64_t t = 0; t < N_TOKENS; t++)
+        ek_expert_act_prepare(kernels, &buf, t, 0, mat.n_cols);
+    float *y = ek_sys_calloc((size_t)N_TOKENS * (size_t)mat.n_rows, sizeof *y);
+    assert_non_null(y);
+    ek_act x = ek_expert_act_rows(&buf, 0);
+    kernels->matmul[mat.type](&mat, 0, mat.n_rows, &x, NULL, N_TOKENS, y, mat.n_rows);
+    ek_sys_region_close(&region);
+    return y;
+}
+
+static void compare(const ek_kernels *kernels, const ek_tensor *plain, const ek_tensor *packed)
+{
+    int64_t n_mats = plain->dim[2];
+    for (int32_t i = 0; i < n_mats; i++) {
+        float *y = multiply(kernels, plain, i);
+        float *z = multiply(kernels, packed, i);
+        assert_memory_equal(y, z, (size_t)(N_TOKENS * plain->dim[1]) * sizeof *y);
+        ek_sys_free(y);
+        ek_sys_free(z);
+    }
+}
+
+/* How many matrices were packed. */
+static int check_model(const char *name, ek_kernels_choice choice, int32_t n_threads)
+{
+    ek_fixture_path path;
+    ek_model_file *file = NULL;
+    ek_packed_model *packed = NULL;
+    ek_kernels kernels;
+    ek_sys_pool *pool = NULL;
+    ek_err err;
+    ek_fixture_build(name, &path);
+    if (ek_expert_model_open(path.text, NULL, &file, &err) != EK_OK) fail_msg("%s", err.text);
+    assert_int_equal(ek_kernels_select(choice, ek_sys_cpu_flags(), &kernels), EK_OK);
+    assert_int_equal(ek_sys_pool_create(n_threads, false, &pool), EK_OK);
+    assert_int_equal(ek_expert_pack_create(file->model, &kernels, &packed, &err), EK_OK);
+    ek_expert_pack_run(packed, pool);
+    const ek_model *model = ek_expert_pack_model(packed);
+    assert_ptr_equal(model->token_embd, file->model->token_embd);
+    int n_packed = 0;
+    for (int32_t l = 0; l < model->params.n_layers; l++) {
+        mats plain = mats_of(file->model, l), own = mats_of(model, l);
+        assert_ptr_equal(model->layers[l].gate, file->model->layers[l].gate);
+        for (int i = 0; i < N_FIELDS; i++) {
+            if (plain.tensor[i] == own.tensor[i]) continue;
+            assert_true(own.tensor[i]->packed);
+            assert_false(plain.tensor[i]->packed);
+            compare(&kernels, plain.tensor[i], own.tensor[i]);
+            n_packed++;
+        }
+    }
+    ek_expert_pack_destroy(packed);
+    ek_sys_pool_destroy(pool);
+    ek_expert_model_close(file);
+    return n_packed;
+}
+
+static void packs_without_changing_a_result(void **state EK_UNUSED)
+{
+    ek_kernels best;
+    assert_int_equal(ek_kernels_select(EK_KERNELS_AUTO, ek_sys_cpu_flags(), &best), EK_OK);
+    if (!best.act_int8[EK_TYPE_Q8_0]) {
+        print_message("this machine has no kernels that read packed matrices\n");
+        skip();
+    }
+    /* Experts' three matrices and the dense ones of each layer, wherever widths allow. */
+    static const char *const types[] = {"q8_0", "q4_0", "q4_k", "q5_k", "q6_k"};
+    for (size_t i = 0; i < EK_COUNT_OF(types); i++) {
+        char name[64];
+        snprintf(name, sizeof name, "tests/support/tiny-qwen2moe-%s.gguf", types[i]);
+        assert_true(check_model(name, EK_KERNELS_AUTO, 3) > 6);
+        assert_true(check_model(name, EK_KERNELS_AVX2, 1) > 6);
+    }
+}
+
+static void leaves_alone_what_kernels_read_plain(void **state EK_UNUSED)
+{
+    assert_int_equal(check_model("tests/support/tiny-olmoe-f32.gguf", EK_KERNELS_AUTO, 2), 0);
+    assert_int_equal(check_model("tests/support/tiny-qwen2moe-q8_0.gguf", EK_KERNELS_REFERENCE, 2),
+                     0);
+    ek_expert_pack_destroy(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packs_without_changing_a_result),
+        cmocka_unit_test(leaves_alone_what_kernels_read_plain),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
