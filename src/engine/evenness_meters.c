@@ -23,6 +23,11 @@ static void init_route(ek_evenness_meters *m, ek_metrics *metrics)
                              "Tokens, in a layer each, whose experts are not the model's choice.");
     m->undone = ek_telemetry_counter(metrics, "evenkeel_route_undone_total", NULL,
                                      "Substitutions that the quality budget took back.");
+    m->closed = ek_telemetry_counter(metrics, "evenkeel_route_closed_experts_total", NULL,
+                                     "Experts of a batch that coalescing left unread.");
+    m->coalesced =
+        ek_telemetry_counter(metrics, "evenkeel_route_coalesced_tokens_total", NULL,
+                             "Tokens, in a layer each, that coalescing moved to other experts.");
     for (int i = 0; i < EK_EVENNESS_OUTCOMES; i++) {
         char labels[64];
         snprintf(labels, sizeof labels, "outcome=\"%s\"", outcomes[i]);
@@ -117,6 +122,8 @@ static void tell_route(const ek_evenness_meters *m, const ek_engine_evenness *bo
     follow(m->bent, r->n_bent);
     follow(m->changed, r->n_changed);
     follow(m->undone, r->n_undone);
+    follow(m->closed, r->n_closed);
+    follow(m->coalesced, r->n_coalesced);
     for (int i = 0; i < EK_EVENNESS_OUTCOMES; i++)
         follow(m->slots[i], outcomes[i]);
     if (r->n_tokens > 0) ek_gauge_set(m->loss_mean, millionths(r->loss_sum / (double)r->n_tokens));

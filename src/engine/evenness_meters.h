@@ -12,7 +12,7 @@
 #define EK_EVENNESS_ENDS     3 /* of a rebalance */
 
 typedef struct ek_evenness_meters {
-    ek_counter *plans, *stale_plans, *bent, *changed, *undone;
+    ek_counter *plans, *stale_plans, *bent, *changed, *undone, *closed, *coalesced;
     ek_counter *slots[EK_EVENNESS_OUTCOMES]; /* executed, rerouted, deferred, degraded */
     ek_gauge *loss_mean, *shadow_divergence, *version;
     ek_gauge *breakers[EK_ENGINE_BREAKER_STATES];

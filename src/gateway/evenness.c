@@ -141,6 +141,8 @@ static void add_routing(const ek_engine_evenness *e, ek_buf *json)
     add_int(json, "bent", r->n_bent);
     add_int(json, "changed", r->n_changed);
     add_int(json, "undone", r->n_undone);
+    add_int(json, "closed_experts", r->n_closed);
+    add_int(json, "coalesced", r->n_coalesced);
     add_real(json, "score_loss_mean", ratio(r->loss_sum, (double)r->n_tokens));
     add_real(json, "score_loss_max", r->loss_max);
     add_int(json, "executed", r->n_executed);
