@@ -13,19 +13,25 @@
 
 /*
  * What the scheduler may put together now: as many prompt tokens as the target for steps allows
- * while that many answers run.
+ * while that many answers run, and that many more will.
  */
-static ek_sched_params paced(const ek_engine *engine)
+static ek_sched_params paced(ek_engine *engine)
 {
     ek_sched_params params = engine->sched;
-    int32_t n_decode = 0, most = params.prefill_chunk_tokens;
-    for (int32_t i = 0; i < engine->crew.n_running; i++) {
+    const ek_crew *crew = &engine->crew;
+    int32_t n_decode = 0, n_present = 0, most = params.prefill_chunk_tokens;
+    for (int32_t i = 0; i < crew->n_running; i++) {
         const ek_sched_running *seq = &engine->step.view[i];
+        n_present += !seq->paused;
         n_decode += !seq->paused && seq->n_tokens - seq->n_cached == 1;
     }
+    int32_t n_waiting =
+        atomic_load_explicit(&engine->n_inflight, memory_order_relaxed) - crew->n_running;
+    int32_t n_places = params.running_max - crew->n_running;
+    n_present += n_waiting < n_places ? n_waiting : n_places;
     int32_t least = most < CHUNK_MIN ? most : CHUNK_MIN;
-    params.prefill_chunk_tokens =
-        ek_sched_pace_chunk(&engine->pace, n_decode, engine->params.step_target_us, least, most);
+    params.prefill_chunk_tokens = ek_sched_pace_chunk(&engine->pace, n_decode, n_present,
+                                                      engine->params.step_target_us, least, most);
     return params;
 }
 

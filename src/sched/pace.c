@@ -55,13 +55,14 @@ int64_t ek_sched_pace_expect_us(const ek_sched_pace *pace, int32_t n_decode, int
     return (int64_t)expect(pace, x);
 }
 
-int32_t ek_sched_pace_chunk(const ek_sched_pace *pace, int32_t n_decode, int64_t target_us,
-                            int32_t least, int32_t most)
+int32_t ek_sched_pace_chunk(const ek_sched_pace *pace, int32_t n_decode, int32_t n_present,
+                            int64_t target_us, int32_t least, int32_t most)
 {
     if (n_decode == 0 || target_us == 0 || pace->n_steps < STEPS_NEEDED) return most;
-    double alone = (double)ek_sched_pace_expect_us(pace, n_decode, 0);
-    double room = (double)target_us - alone > alone ? (double)target_us - alone : alone;
-    double per_prompt = pace->us[2];
+    double now = (double)ek_sched_pace_expect_us(pace, n_decode, 0);
+    double soon = (double)ek_sched_pace_expect_us(pace, n_present, 0);
+    double allowed = (double)target_us > 2 * soon ? (double)target_us : 2 * soon;
+    double per_prompt = pace->us[2], room = allowed - now;
     if (per_prompt * most <= room) return most; /* also when it seems to cost nothing */
     double n = room / per_prompt;
     return n < least ? least : (int32_t)n;

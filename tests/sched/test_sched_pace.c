@@ -75,7 +75,8 @@ static void test_steps_keep_their_target(void **state)
         double alone = m->base_us + m->decode_us * n_decode, worst = 0;
         for (int32_t s = 0; s < 500; s++) {
             int32_t n =
-                s % 3 ? 0 : ek_sched_pace_chunk(&pace, n_decode, cases[i].target_us, 16, 256);
+                s % 3 ? 0
+                      : ek_sched_pace_chunk(&pace, n_decode, n_decode, cases[i].target_us, 16, 256);
             assert_true(n == 0 || (n >= 16 && n <= 256));
             int64_t took_us = run(m, &rng, n_decode, n);
             ek_sched_pace_learn(&pace, n_decode, n, took_us);
@@ -84,9 +85,28 @@ static void test_steps_keep_their_target(void **state)
         double limit = fmax((double)cases[i].target_us, 2 * alone);
         assert_true(worst <= 1.2 * limit);
         /* And they are not timid: a chunk uses what it is allowed to. */
-        int32_t n = ek_sched_pace_chunk(&pace, n_decode, cases[i].target_us, 16, 256);
+        int32_t n = ek_sched_pace_chunk(&pace, n_decode, n_decode, cases[i].target_us, 16, 256);
         assert_true(n == 256 || alone + m->prompt_us * n >= 0.8 * limit);
     }
+}
+
+/** Prompts of those who will decode soon get what their decoding will cost the others anyway. */
+static void test_prompts_do_not_starve(void **state)
+{
+    (void)state;
+    const machine m = {20000, 10000, 5000, 0.02};
+    ek_rng rng;
+    ek_sched_pace pace;
+    ek_rng_init(&rng, 6);
+    ek_sched_pace_init(&pace);
+    for (int32_t s = 0; s < 400; s++) {
+        int32_t n_decode = 1 + s % 32, n_prompt = s % 3 ? 0 : 16 + s % 64;
+        ek_sched_pace_learn(&pace, n_decode, n_prompt, run(&m, &rng, n_decode, n_prompt));
+    }
+    /* 2 * (20 + 32 * 10) ms, less the 60 ms that four answers take, at 5 ms each. */
+    int32_t n = ek_sched_pace_chunk(&pace, 4, 32, 100000, 16, 256);
+    assert_true(n >= 115 && n <= 135);
+    assert_true(ek_sched_pace_chunk(&pace, 4, 4, 100000, 16, 256) == 16); /* nobody waits */
 }
 
 static void test_an_accident_is_not_believed(void **state)
@@ -101,14 +121,14 @@ static void test_an_accident_is_not_believed(void **state)
         int32_t n_prompt = s % 2 ? 40 : 0;
         ek_sched_pace_learn(&pace, 8, n_prompt, run(&m, &rng, 8, n_prompt));
     }
-    int32_t before = ek_sched_pace_chunk(&pace, 8, 150000, 8, 256);
+    int32_t before = ek_sched_pace_chunk(&pace, 8, 8, 150000, 8, 256);
     ek_sched_pace_learn(&pace, 8, 40, 20000000); /* the machine slept for 20 s */
-    assert_true(ek_sched_pace_chunk(&pace, 8, 150000, 8, 256) >= before / 3);
+    assert_true(ek_sched_pace_chunk(&pace, 8, 8, 150000, 8, 256) >= before / 3);
     for (int32_t s = 0; s < 60; s++) {
         int32_t n_prompt = s % 2 ? 40 : 0;
         ek_sched_pace_learn(&pace, 8, n_prompt, run(&m, &rng, 8, n_prompt));
     }
-    assert_true(abs(ek_sched_pace_chunk(&pace, 8, 150000, 8, 256) - before) <= before / 8);
+    assert_true(abs(ek_sched_pace_chunk(&pace, 8, 8, 150000, 8, 256) - before) <= before / 8);
 }
 
 static void test_a_machine_that_slows_down_is_followed(void **state)
@@ -121,12 +141,12 @@ static void test_a_machine_that_slows_down_is_followed(void **state)
     ek_sched_pace_init(&pace);
     for (int32_t half = 0; half < 2; half++) {
         for (int32_t s = 0; s < 300; s++) {
-            int32_t n_prompt = s % 2 ? ek_sched_pace_chunk(&pace, 8, 60000, 8, 256) : 0;
+            int32_t n_prompt = s % 2 ? ek_sched_pace_chunk(&pace, 8, 8, 60000, 8, 256) : 0;
             ek_sched_pace_learn(&pace, 8, n_prompt, run(&m, &rng, 8, n_prompt));
         }
         double room = 60000 - m.base_us - 8 * m.decode_us;
         double want = fmax(room, m.base_us + 8 * m.decode_us) / m.prompt_us;
-        assert_true(fabs(ek_sched_pace_chunk(&pace, 8, 60000, 8, 256) - want) <= 0.1 * want);
+        assert_true(fabs(ek_sched_pace_chunk(&pace, 8, 8, 60000, 8, 256) - want) <= 0.1 * want);
         m.prompt_us *= 2; /* somebody else began to work */
         m.decode_us *= 2;
         m.base_us *= 2;
@@ -148,11 +168,11 @@ static void test_what_was_not_seen_for_long_is_still_known(void **state)
     }
     for (int32_t s = 0; s < 100000; s++)
         ek_sched_pace_learn(&pace, 8, 0, run(&m, &rng, 8, 0));
-    int32_t n = ek_sched_pace_chunk(&pace, 8, 150000, 8, 256);
+    int32_t n = ek_sched_pace_chunk(&pace, 8, 8, 150000, 8, 256);
     assert_true(n >= 35 && n <= 62); /* (150 - 27.2) / 2.5 is 49 */
     ek_sched_pace_learn(&pace, 8, n, run(&m, &rng, 8, n));
     assert_true(isfinite(pace.us[0]) && isfinite(pace.us[1]) && isfinite(pace.us[2]));
-    n = ek_sched_pace_chunk(&pace, 8, 150000, 8, 256);
+    n = ek_sched_pace_chunk(&pace, 8, 8, 150000, 8, 256);
     assert_true(n >= 35 && n <= 62);
 }
 
@@ -162,13 +182,13 @@ static void test_nothing_learnt_and_nobody_waiting(void **state)
     ek_sched_pace pace;
     ek_sched_pace_init(&pace);
     assert_int_equal(ek_sched_pace_expect_us(&pace, 1, 1), 0);
-    assert_int_equal(ek_sched_pace_chunk(&pace, 5, 1000, 16, 256), 256);
+    assert_int_equal(ek_sched_pace_chunk(&pace, 5, 5, 1000, 16, 256), 256);
     for (int32_t s = 0; s < 50; s++)
         ek_sched_pace_learn(&pace, 4, s % 2 ? 100 : 0, s % 2 ? 1000000 : 100000);
-    assert_int_equal(ek_sched_pace_chunk(&pace, 0, 1000, 16, 256), 256); /* nobody decodes */
-    assert_int_equal(ek_sched_pace_chunk(&pace, 4, 0, 16, 256), 256);    /* no target */
-    assert_int_equal(ek_sched_pace_chunk(&pace, 4, 1000, 16, 256), 16);
-    assert_int_equal(ek_sched_pace_chunk(&pace, 4, 1000, 5, 5), 5);
+    assert_int_equal(ek_sched_pace_chunk(&pace, 0, 0, 1000, 16, 256), 256); /* nobody decodes */
+    assert_int_equal(ek_sched_pace_chunk(&pace, 4, 4, 0, 16, 256), 256);    /* no target */
+    assert_int_equal(ek_sched_pace_chunk(&pace, 4, 4, 1000, 16, 256), 16);
+    assert_int_equal(ek_sched_pace_chunk(&pace, 4, 4, 1000, 5, 5), 5);
 }
 
 int main(void)
@@ -176,6 +196,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_costs_are_learnt),
         cmocka_unit_test(test_steps_keep_their_target),
+        cmocka_unit_test(test_prompts_do_not_starve),
         cmocka_unit_test(test_an_accident_is_not_believed),
         cmocka_unit_test(test_a_machine_that_slows_down_is_followed),
         cmocka_unit_test(test_what_was_not_seen_for_long_is_still_known),
