@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "cli/settings.h"
 #include "config/config.h"
-#include "engine/engine.h"
+#include "engine/watch.h"
 
 /**
  * Load the settings again and apply them to a running server.

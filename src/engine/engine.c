@@ -13,6 +13,7 @@
 #include "engine/engine_internal.h"
 #include "engine/loop.h"
 #include "engine/memory.h"
+#include "engine/watch.h"
 #include "expert/local.h"
 #include "route/activate.h"
 #include "sys/clock.h"

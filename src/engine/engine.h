@@ -1,5 +1,6 @@
 /*
- * The engine's one header for its users (gateway, cli, bench): requests in, text out.
+ * The engine's header for its users (gateway, cli, bench): requests in, text out. (What keeps
+ * experts even is watched through engine/watch.h.)
  *
  * An engine owns one opened model, its KV cache and two kinds of threads: the step thread, which
  * owns all state and runs step after step, and the pool that computes. Users talk to it from any
@@ -23,19 +24,12 @@
 #include "base/span.h"
 #include "engine/params.h"
 #include "engine/sampler.h"
-#include "place/controller.h"
-#include "route/route.h"
-#include "telemetry/detect.h"
-#include "telemetry/experts.h"
-#include "telemetry/load_view.h"
 #include "telemetry/metrics.h"
 
 #define EK_ENGINE_STOPS_MAX      16   /* stop strings of one request */
 #define EK_ENGINE_STOP_BYTES_MAX 256  /* bytes of one of them */
 #define EK_ENGINE_READ_TOKENS    32   /* token records of one read, at most */
 #define EK_ENGINE_READ_BYTES     8192 /* text bytes of one read, at most */
-#define EK_ENGINE_ALERTS_MAX     32   /* alerts that are told at once */
-#define EK_ENGINE_BREAKER_STATES (EK_BREAKER_HALF_OPEN + 1)
 
 typedef struct ek_engine ek_engine;
 typedef struct ek_request ek_request; /* a handle; reference counted inside */
@@ -103,42 +97,6 @@ typedef struct ek_engine_info {
 } ek_engine_info;
 
 void ek_engine_info_get(const ek_engine *engine, ek_engine_info *out_info);
-/** Counters per layer and expert; borrowed until destroy. */
-ek_expert_stats *ek_engine_experts(ek_engine *engine);
-
-/** Counters per layer and device, devices in the place of experts; borrowed until destroy. */
-ek_expert_stats *ek_engine_devices(ek_engine *engine);
-/** Utilisation per layer and device (keel/keel.h); borrowed until destroy. */
-ek_load_view *ek_engine_load_view(ek_engine *engine);
-
-/** What keeps experts even, and how it fares: as the step thread told it last. */
-typedef struct ek_engine_evenness {
-    int64_t told_us; /* monotonic; 0: not yet */
-    int32_t n_devices;
-    int32_t n_slots; /* of each layer, for experts and their replicas */
-    int32_t slot_beg[EK_KEEL_DEVICES_MAX + 1]; /* first slot of each device */
-    ek_route_policy policy;
-    uint32_t params_version; /* of the routing params: one higher with each switch */
-    ek_route_stats route;
-    double gain;                                /* of `adaptive` */
-    int64_t breakers[EK_ENGINE_BREAKER_STATES]; /* experts of all layers in each state */
-    bool rebalances;                            /* the next two say something */
-    ek_place_controller_stats rebalance;
-    ek_place_outlook outlook; /* what came of looking at a layer last */
-    int32_t n_alerts;         /* raised; of those, the first ones are here */
-    ek_alert alert[EK_ENGINE_ALERTS_MAX];
-} ek_engine_evenness;
-
-/** @param out_slot_expert (n_layers, n_slots) expert of each slot, or NULL */
-void ek_engine_evenness_get(ek_engine *engine, ek_engine_evenness *out_evenness,
-                            int32_t *out_slot_expert);
-
-/**
- * Route by other params from the next step on; requests that run go on. Any thread.
- * @return EK_OK; as ek_route_switch
- */
-EK_MUST ek_status ek_engine_route_switch(ek_engine *engine, const ek_route_params *params,
-                                         ek_err *err);
 
 typedef struct ek_engine_load {
     int32_t n_running, n_waiting;

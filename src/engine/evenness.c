@@ -14,9 +14,9 @@ size_t ek_engine_evenness_bytes(int32_t n_layers, int32_t n_slots)
 
 /* ---- the board ---- */
 
-static void count_breakers(const ek_evenness *e, int64_t out_states[EK_ENGINE_BREAKER_STATES])
+static void count_breakers(const ek_evenness *e, int64_t out_states[EK_KEEL_BREAKER_STATES])
 {
-    memset(out_states, 0, EK_ENGINE_BREAKER_STATES * sizeof *out_states);
+    memset(out_states, 0, EK_KEEL_BREAKER_STATES * sizeof *out_states);
     for (int32_t l = 0; l < e->n_layers; l++) {
         const ek_breaker *breakers = ek_route_breakers(e->router, l);
         for (int32_t i = 0; i < e->n_experts; i++)
@@ -28,7 +28,7 @@ static void count_breakers(const ek_evenness *e, int64_t out_states[EK_ENGINE_BR
 static void write_board(ek_evenness *e, int64_t now_us)
 {
     int32_t n_slots = ek_keel_n_slots(e->keel);
-    ek_engine_evenness *board = &e->board;
+    ek_keel_report *board = &e->board;
     const ek_route_params *params = ek_route_params_of(e->router);
     ek_sys_mutex_lock(&e->lock);
     board->told_us = now_us;
@@ -42,7 +42,7 @@ static void write_board(ek_evenness *e, int64_t now_us)
     board->gain = ek_route_gain(e->router);
     count_breakers(e, board->breakers);
     board->rebalances = ek_keel_rebalance_stats(e->keel, &board->rebalance, &board->outlook);
-    board->n_alerts = ek_keel_alerts(e->keel, board->alert, EK_ENGINE_ALERTS_MAX);
+    board->n_alerts = ek_keel_alerts(e->keel, board->alert, EK_KEEL_ALERTS_MAX);
     for (int32_t l = 0; l < e->n_layers; l++)
         memcpy(e->slot_expert + (int64_t)l * n_slots, ek_keel_slot_expert(e->keel, l),
                (size_t)n_slots * sizeof *e->slot_expert);
@@ -116,12 +116,11 @@ void ek_engine_evenness_tick(ek_evenness *evenness, int64_t now_us)
     if (now_us >= e->next_us || e->news.n_alerts > 0 || e->news.moved) tell(e, now_us);
 }
 
-void ek_engine_evenness_get(ek_engine *engine, ek_engine_evenness *out_evenness,
-                            int32_t *out_slot_expert)
+void ek_engine_evenness_get(ek_engine *engine, ek_keel_report *out_report, int32_t *out_slot_expert)
 {
     ek_evenness *e = &engine->evenness;
     ek_sys_mutex_lock(&e->lock);
-    *out_evenness = e->board;
+    *out_report = e->board;
     if (out_slot_expert)
         memcpy(out_slot_expert, e->slot_expert,
                (size_t)e->n_layers * (size_t)e->board.n_slots * sizeof *out_slot_expert);

@@ -8,8 +8,8 @@
 #ifndef EK_ENGINE_EVENNESS_H
 #define EK_ENGINE_EVENNESS_H
 
-#include "engine/engine.h"
 #include "engine/evenness_meters.h"
+#include "engine/watch.h"
 #include "keel/keel.h"
 #include "sys/thread.h"
 
@@ -24,7 +24,7 @@ typedef struct ek_evenness {
     int64_t next_us;   /* when the board is written next */
 
     ek_sys_mutex lock; /* of what follows */
-    ek_engine_evenness board;
+    ek_keel_report board;
     int32_t *slot_expert; /* (n_layers, n_slots) */
 } ek_evenness;
 

@@ -46,10 +46,10 @@ static void init_route(ek_evenness_meters *m, ek_metrics *metrics)
 
 static void init_states(ek_evenness_meters *m, ek_metrics *metrics, int32_t n_devices)
 {
-    static const char *const states[EK_ENGINE_BREAKER_STATES] = {"closed", "derated", "open",
-                                                                 "half_open"};
+    static const char *const states[EK_KEEL_BREAKER_STATES] = {"closed", "derated", "open",
+                                                               "half_open"};
     char labels[64];
-    for (int i = 0; i < EK_ENGINE_BREAKER_STATES; i++) {
+    for (int i = 0; i < EK_KEEL_BREAKER_STATES; i++) {
         snprintf(labels, sizeof labels, "state=\"%s\"", states[i]);
         m->breakers[i] = ek_telemetry_gauge(metrics, "evenkeel_route_breakers", labels, 1,
                                             "Breakers of experts, of all layers, by state.");
@@ -112,7 +112,7 @@ static int64_t millionths(double value)
     return (int64_t)(value * 1e6 + 0.5);
 }
 
-static void tell_route(const ek_evenness_meters *m, const ek_engine_evenness *board)
+static void tell_route(const ek_evenness_meters *m, const ek_keel_report *board)
 {
     const ek_route_stats *r = &board->route;
     const int64_t outcomes[EK_EVENNESS_OUTCOMES] = {r->n_executed, r->n_rerouted, r->n_deferred,
@@ -133,7 +133,7 @@ static void tell_route(const ek_evenness_meters *m, const ek_engine_evenness *bo
     ek_gauge_set(m->version, board->params_version);
 }
 
-static void tell_rebalance(const ek_evenness_meters *m, const ek_engine_evenness *board)
+static void tell_rebalance(const ek_evenness_meters *m, const ek_keel_report *board)
 {
     const ek_place_controller_stats *s = &board->rebalance;
     const int64_t ends[EK_EVENNESS_ENDS] = {s->n_finished, s->n_failed, s->n_timeouts};
@@ -144,13 +144,12 @@ static void tell_rebalance(const ek_evenness_meters *m, const ek_engine_evenness
                  s->last_commit_us < 0 ? -1000000 : board->told_us - s->last_commit_us);
 }
 
-void ek_engine_evenness_meters_tell(const ek_evenness_meters *meters,
-                                    const ek_engine_evenness *board,
+void ek_engine_evenness_meters_tell(const ek_evenness_meters *meters, const ek_keel_report *board,
                                     const int32_t n_alerts[EK_DETECT_N_KINDS])
 {
     tell_route(meters, board);
     tell_rebalance(meters, board);
-    for (int i = 0; i < EK_ENGINE_BREAKER_STATES; i++)
+    for (int i = 0; i < EK_KEEL_BREAKER_STATES; i++)
         ek_gauge_set(meters->breakers[i], board->breakers[i]);
     for (int kind = 0; kind < EK_DETECT_N_KINDS; kind++)
         ek_gauge_set(meters->alerts[kind], n_alerts[kind]);

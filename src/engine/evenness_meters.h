@@ -4,7 +4,7 @@
 #ifndef EK_ENGINE_EVENNESS_METERS_H
 #define EK_ENGINE_EVENNESS_METERS_H
 
-#include "engine/engine.h"
+#include "engine/watch.h"
 #include "keel/params.h"
 #include "telemetry/metrics.h"
 
@@ -15,7 +15,7 @@ typedef struct ek_evenness_meters {
     ek_counter *plans, *stale_plans, *bent, *changed, *undone, *closed, *coalesced;
     ek_counter *slots[EK_EVENNESS_OUTCOMES]; /* executed, rerouted, deferred, degraded */
     ek_gauge *loss_mean, *shadow_divergence, *version;
-    ek_gauge *breakers[EK_ENGINE_BREAKER_STATES];
+    ek_gauge *breakers[EK_KEEL_BREAKER_STATES];
     ek_gauge *alerts[EK_DETECT_N_KINDS];
     ek_counter *samples, *missed_samples;
     ek_gauge *device_load[EK_KEEL_DEVICES_MAX]; /* NULL beyond the devices that there are */
@@ -29,8 +29,7 @@ void ek_engine_evenness_meters_init(ek_evenness_meters *meters, ek_metrics *metr
                                     int32_t n_devices);
 
 /** Tell what a board says, and how many alerts of each kind there are. */
-void ek_engine_evenness_meters_tell(const ek_evenness_meters *meters,
-                                    const ek_engine_evenness *board,
+void ek_engine_evenness_meters_tell(const ek_evenness_meters *meters, const ek_keel_report *board,
                                     const int32_t n_alerts[EK_DETECT_N_KINDS]);
 
 /** Tell the load view's figures: each device's mean load over layers. */

@@ -9,7 +9,7 @@
 
 /** All that is told, read once. */
 typedef struct facts {
-    ek_engine_evenness e;
+    ek_keel_report e;
     int32_t n_layers;
     int64_t *rows;        /* (n_layers, n_devices) owned; further ones lie in the same block */
     int64_t *busy_ns;     /* (n_layers, n_devices) */
@@ -129,10 +129,10 @@ static void add_devices(const facts *f, ek_load_view *view, ek_buf *json)
 
 /* ---- routing ---- */
 
-static void add_routing(const ek_engine_evenness *e, ek_buf *json)
+static void add_routing(const ek_keel_report *e, ek_buf *json)
 {
-    static const char *const states[EK_ENGINE_BREAKER_STATES] = {"closed", "derated", "open",
-                                                                 "half_open"};
+    static const char *const states[EK_KEEL_BREAKER_STATES] = {"closed", "derated", "open",
+                                                               "half_open"};
     const ek_route_stats *r = &e->route;
     ek_http_buf_addz(json, ",\"routing\":{\"policy\":");
     ek_http_json_string(json, ek_str_from(ek_route_policies[e->policy].name));
@@ -157,14 +157,14 @@ static void add_routing(const ek_engine_evenness *e, ek_buf *json)
     add_real(json, "score_loss_mean", ratio(r->shadow_loss_sum, (double)r->n_shadow));
     add_real(json, "divergence_mean", ratio(r->shadow_divergence_sum, (double)r->n_shadow));
     ek_http_buf_addz(json, "},\"breakers\":{");
-    for (int i = 0; i < EK_ENGINE_BREAKER_STATES; i++)
+    for (int i = 0; i < EK_KEEL_BREAKER_STATES; i++)
         ek_http_buf_addf(json, "%s\"%s\":%lld", i ? "," : "", states[i], (long long)e->breakers[i]);
     ek_http_buf_addz(json, "}}");
 }
 
 /* ---- rebalancing and alerts ---- */
 
-static void add_rebalance(const ek_engine_evenness *e, ek_buf *json)
+static void add_rebalance(const ek_keel_report *e, ek_buf *json)
 {
     static const char *const states[] = {"idle", "ready", "waiting"};
     const ek_place_controller_stats *s = &e->rebalance;
@@ -209,9 +209,9 @@ static void add_alert(const ek_alert *alert, ek_buf *json)
     ek_http_buf_addz(json, "}");
 }
 
-static void add_alerts(const ek_engine_evenness *e, ek_buf *json)
+static void add_alerts(const ek_keel_report *e, ek_buf *json)
 {
-    int32_t n = e->n_alerts < EK_ENGINE_ALERTS_MAX ? e->n_alerts : EK_ENGINE_ALERTS_MAX;
+    int32_t n = e->n_alerts < EK_KEEL_ALERTS_MAX ? e->n_alerts : EK_KEEL_ALERTS_MAX;
     ek_http_buf_addf(json, ",\"alerts_raised\":%d,\"alerts\":[", (int)e->n_alerts);
     for (int32_t i = 0; i < n; i++) {
         if (i) ek_http_buf_addz(json, ",");
@@ -225,7 +225,7 @@ static void add_alerts(const ek_engine_evenness *e, ek_buf *json)
 static bool read_facts(ek_engine *engine, int64_t window_us, facts *out_facts)
 {
     ek_expert_stats *devices = ek_engine_devices(engine);
-    ek_engine_evenness shape; /* how much there is to read does not change */
+    ek_keel_report shape; /* how much there is to read does not change */
     ek_engine_evenness_get(engine, &shape, NULL);
     facts f = {.n_layers = ek_telemetry_experts_layers(devices)};
     size_t n_cells = (size_t)f.n_layers * (size_t)shape.n_devices;

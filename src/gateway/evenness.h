@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/attr.h"
-#include "engine/engine.h"
+#include "engine/watch.h"
 #include "http/buf.h"
 
 /**

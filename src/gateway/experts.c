@@ -3,6 +3,7 @@
  * even, as JSON. On workers.
  */
 #include "telemetry/experts.h"
+#include "engine/watch.h"
 #include "gateway/evenness.h"
 #include "gateway/handlers.h"
 #include "gateway/state.h"

@@ -1,7 +1,8 @@
 /*
- * What the server says of itself: models, health, version, load, properties, metrics. All from memory; only the
- * metrics' text is long enough for a worker.
+ * What the server says of itself: models, health, version, load, properties, metrics. All from
+ * memory; only the metrics' text is long enough for a worker.
  */
+#include "engine/watch.h"
 #include "gateway/handlers.h"
 #include "gateway/state.h"
 #include "http/json_out.h"

@@ -4,7 +4,7 @@
 
 #define SPREAD_START 1e14 /* square microseconds: nothing is known */
 #define NOISE        0.1  /* of a step's time that nobody can foresee */
-#define DRIFT        0.02 /* of a step's time by which a cost may change from one step to the next */
+#define DRIFT        0.02 /* of a step's time, by which a cost may change from step to step */
 #define ACCIDENT     4.0  /* times the expected time */
 #define STEPS_NEEDED 4    /* before anything is called an accident */
 

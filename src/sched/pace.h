@@ -7,8 +7,9 @@
  *
  * and fitted to the steps that run by a Kalman filter whose costs may drift, so that it follows the
  * model, the machine, the length of contexts and whatever else runs beside. What no step has shown
- * for long, such as prompts during an hour of answers, stays as it was known. A step that took far longer than expected is taken for an accident of the machine
- * and counts as a few times what was expected. Plain memory of the caller's; pure; one owner.
+ * for long, such as prompts during an hour of answers, stays as it was known. A step that took far
+ * longer than expected is taken for an accident of the machine and counts as a few times what was
+ * expected. Plain memory of the caller's; pure; one owner.
  */
 #ifndef EK_SCHED_PACE_H
 #define EK_SCHED_PACE_H

@@ -90,8 +90,8 @@ static inline int64_t ek_gauge_get(const ek_gauge *gauge)
 }
 
 /**
- * Write the text (for OpenMetrics without its last line): families in the order of their first registration, series of one name
- * together.
+ * Write the text (for OpenMetrics without its last line): families in the order of their first
+ * registration, series of one name together.
  * @param out_text not NUL-terminated
  * @return bytes that the whole text takes; when that is > bytes nothing beyond `bytes` was written
  *         and the caller comes again with more room

@@ -16,6 +16,7 @@
 #include "answers.h"
 #include "base/attr.h"
 #include "crowd.h"
+#include "engine/watch.h"
 #include "support/fixtures.h"
 #include "sys/log.h"
 #include "sys/mem.h"

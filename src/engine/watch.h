@@ -1,0 +1,36 @@
+/*
+ * The engine's second header for its users: what keeps experts even, watched and changed while
+ * requests run (engine/engine.h is for the requests themselves).
+ */
+#ifndef EK_ENGINE_WATCH_H
+#define EK_ENGINE_WATCH_H
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "engine/engine.h"
+#include "keel/report.h"
+#include "telemetry/experts.h"
+#include "telemetry/load_view.h"
+
+/** Counters per layer and expert; borrowed until destroy. */
+ek_expert_stats *ek_engine_experts(ek_engine *engine);
+/** Counters per layer and device, devices in the place of experts; borrowed until destroy. */
+ek_expert_stats *ek_engine_devices(ek_engine *engine);
+/** Utilisation per layer and device (keel/keel.h); borrowed until destroy. */
+ek_load_view *ek_engine_load_view(ek_engine *engine);
+
+/**
+ * What keeps experts even, as the step thread told it last; any thread.
+ * @param out_slot_expert (n_layers, n_slots) expert of each slot, or NULL
+ */
+void ek_engine_evenness_get(ek_engine *engine, ek_keel_report *out_report,
+                            int32_t *out_slot_expert);
+
+/**
+ * Route by other params from the next step on; requests that run go on. Any thread.
+ * @return EK_OK; as ek_route_switch
+ */
+EK_MUST ek_status ek_engine_route_switch(ek_engine *engine, const ek_route_params *params,
+                                         ek_err *err);
+
+#endif
