@@ -92,26 +92,22 @@ EK_V16_INLINE void score_tile(attend_group *g, int first, int n_q, int at)
         v16f_sum4(sum[i], &g->weight[first + i][at]);
 }
 
-static void score_tile_group(attend_group *g, int at)
+/* Whole groups and what is left at the end: a tile for each number of queries. */
+static void score_tile_all(attend_group *g, int at)
 {
-    score_tile(g, 0, QUERIES, at);
-}
-
-static void score_tile_single(attend_group *g, int query, int at)
-{
-    score_tile(g, query, 1, at);
+    static_assert(QUERIES == 2 || QUERIES == 4, "every number is listed");
+    switch (g->n) {
+    case 1: score_tile(g, 0, 1, at); break;
+    case 2: score_tile(g, 0, 2, at); break;
+    case 3: score_tile(g, 0, QUERIES < 3 ? QUERIES : 3, at); break;
+    default: score_tile(g, 0, QUERIES, at); break;
+    }
 }
 
 static void piece_score(attend_group *g, int32_t n)
 {
-    for (int at = 0; at < n; at += SCORE_POSITIONS) {
-        if (g->n == QUERIES) {
-            score_tile_group(g, at);
-        } else {
-            for (int i = 0; i < g->n; i++)
-                score_tile_single(g, i, at);
-        }
-    }
+    for (int at = 0; at < n; at += SCORE_POSITIONS)
+        score_tile_all(g, at);
 }
 
 /* Scores become weights against the new maximum; a query that sees nothing here keeps its state. */
@@ -187,9 +183,14 @@ EK_V16_INLINE void value_rows(attend_group *g, int first, int n_q, int beg, int 
     if (c < dim) value_tile(g, first, n_q, beg, end, c, 1, true);
 }
 
-static void value_rows_group(attend_group *g, int end)
+static void value_rows_all(attend_group *g, int end)
 {
-    value_rows(g, 0, QUERIES, 0, end, 2);
+    switch (g->n) {
+    case 1: value_rows(g, 0, 1, 0, end, 4); break;
+    case 2: value_rows(g, 0, 2, 0, end, 2); break;
+    case 3: value_rows(g, 0, QUERIES < 3 ? QUERIES : 3, 0, end, 2); break;
+    default: value_rows(g, 0, QUERIES, 0, end, 2); break;
+    }
 }
 
 static void value_rows_single(attend_group *g, int query, int beg, int end)
@@ -198,17 +199,14 @@ static void value_rows_single(attend_group *g, int query, int beg, int end)
 }
 
 /*
- * Positions that all queries of a full group see are added together, the rest one query at a time.
+ * Positions that all queries of the group see are added together, the rest one query at a time.
  */
 static void piece_gather(attend_group *g)
 {
-    int shared = 0;
-    if (g->n == QUERIES) {
-        shared = g->n_in[0];
-        for (int i = 1; i < g->n; i++)
-            if (g->n_in[i] < shared) shared = g->n_in[i];
-        if (shared > 0) value_rows_group(g, shared);
-    }
+    int shared = g->n_in[0];
+    for (int i = 1; i < g->n; i++)
+        if (g->n_in[i] < shared) shared = g->n_in[i];
+    if (shared > 0) value_rows_all(g, shared);
     for (int i = 0; i < g->n; i++)
         if (g->n_in[i] > shared) value_rows_single(g, i, shared, g->n_in[i]);
 }
