@@ -1,8 +1,9 @@
 /*
- * build/bench/kernels [--kernels K] [--threads N] [--rows R] [--cols C] [--samples N] [--json]
+ * build/bench/kernels [--kernels K] [--threads N] [--rows R] [--cols C] [--samples N] [--type T]
+ * [--json]
  *
  * How fast each kernel is, beside what the machine gives in the same minute. For every weight type
- * and 1, 4, 16, 64 and 512 tokens: bytes of weights per second and their share of the read
+ * (or just T), plain and packed, and 1 to 512 tokens: bytes of weights per second and their share of the read
  * bandwidth, operations per second and their share of the int8 peak, on one thread and on N (2, or
  * as many as there are). Few tokens walk through copies of the matrix that no cache holds; many use
  * one matrix. Then attention and the kernels over vectors.
@@ -20,6 +21,7 @@
 #include "bench.h"
 #include "int8_peak.h"
 #include "kernels/kernels.h"
+#include "kernels/pack.h"
 #include "quant/convert.h"
 #include "sys/clock.h"
 #include "sys/cpu.h"
@@ -38,6 +40,7 @@ enum {
     QUERIES = 8,
     BLOCK_TOKENS = 32,
     VECTOR = 2048,
+    COLS_MAX = 8192,
 };
 #define WEIGHT_BYTES ((size_t)256 << 20)
 #define READ_BYTES   ((size_t)256 << 20)
@@ -46,6 +49,7 @@ typedef struct bench {
     ek_kernels_choice choice;
     int32_t n_threads, n_rows, n_cols, n_samples;
     bool json;
+    const char *type; /* NULL: all */
     uint32_t cpu_flags;
     ek_kernels kernels;
     ek_sys_pool *pool[2]; /* one thread, n_threads */
@@ -199,7 +203,18 @@ static void run_matmul(job *j, int32_t thread_idx)
     b->kernels.matmul[w.type](&w, beg, end, &b->x, NULL, j->n_tokens, b->y, w.n_rows);
 }
 
-static bool fill_weights(bench *b, ek_type type, ek_mat *out, int32_t *out_copies)
+/* In place, a panel at a time. */
+static void pack_weights(bench *b, ek_type type, size_t row_bytes)
+{
+    static uint8_t panel[EK_PACK_ROWS * COLS_MAX * 2]; /* no packed type has 2 bytes an element */
+    for (int32_t r = 0; r < b->n_rows; r += EK_PACK_ROWS) {
+        uint8_t *rows = b->weights + (size_t)r * row_bytes;
+        ek_kernels_pack(type, b->n_cols, rows, row_bytes, panel);
+        memcpy(rows, panel, EK_PACK_ROWS * row_bytes);
+    }
+}
+
+static bool fill_weights(bench *b, ek_type type, bool packed, ek_mat *out, int32_t *out_copies)
 {
     size_t row_bytes = ek_quant_row_bytes(type, b->n_cols);
     size_t bytes = row_bytes * (size_t)b->n_rows;
@@ -208,6 +223,7 @@ static bool fill_weights(bench *b, ek_type type, ek_mat *out, int32_t *out_copie
         uint8_t *to = b->weights + (size_t)r * row_bytes;
         if (ek_quant_row_from_f32(type, row, b->n_cols, to) != EK_OK) return false;
     }
+    if (packed) pack_weights(b, type, row_bytes);
     *out_copies = (int32_t)(WEIGHT_BYTES / bytes);
     for (int32_t c = 1; c < *out_copies; c++)
         memcpy(b->weights + (size_t)c * bytes, b->weights, bytes);
@@ -215,23 +231,26 @@ static bool fill_weights(bench *b, ek_type type, ek_mat *out, int32_t *out_copie
                     .row_bytes = row_bytes,
                     .type = type,
                     .n_rows = b->n_rows,
-                    .n_cols = b->n_cols};
+                    .n_cols = b->n_cols,
+                    .packed = packed};
     return true;
 }
 
-static void bench_type(bench *b, ek_type type)
+static void bench_type(bench *b, ek_type type, bool packed)
 {
-    static const int32_t tokens[] = {1, 4, 16, 64, TOKENS_MAX};
+    static const int32_t tokens[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64, TOKENS_MAX};
     ek_mat w;
     int32_t n_copies;
     if (b->n_cols % ek_quant_type_info((uint32_t)type)->block_elems != 0) return;
-    if (!fill_weights(b, type, &w, &n_copies)) return;
+    if (packed && (ek_kernels_pack_dwords(type) == 0 || b->n_rows % EK_PACK_ROWS != 0)) return;
+    if (packed && !b->kernels.act_int8[type]) return;
+    if (!fill_weights(b, type, packed, &w, &n_copies)) return;
     for (size_t i = 0; i < EK_COUNT_OF(tokens); i++)
         for (int which = 0; which < 2; which++) {
             if (which == 1 && b->n_threads == 1) continue;
             job j = {.w = w, .n_tokens = tokens[i], .n_copies = 1, .run = run_matmul};
             if (tokens[i] <= COLD_TOKENS_MAX) j.n_copies = n_copies;
-            result r = {.kernel = "matmul", .n_tokens = tokens[i]};
+            result r = {.kernel = packed ? "packed" : "plain", .n_tokens = tokens[i]};
             r.type = ek_quant_type_info((uint32_t)type)->name;
             r.bytes = (double)w.row_bytes * w.n_rows;
             r.ops = 2.0 * w.n_rows * w.n_cols * tokens[i];
@@ -276,7 +295,7 @@ static void bench_attend(bench *b)
     int32_t n_copies = 8; /* all in the second-level cache, as one head's cache is */
     for (int64_t i = 0; i < (int64_t)n_copies * POSITIONS * HEAD_DIM; i++)
         cache[i] = ek_quant_f32_to_f16(b->x.f32[i % b->n_cols]);
-    for (int32_t n_q = 1; n_q <= QUERIES; n_q *= QUERIES) {
+    for (int32_t n_q = 1; n_q <= QUERIES; n_q += n_q < 4 ? 1 : 4) {
         job j = {.n_tokens = n_q, .n_copies = n_copies, .run = run_attend};
         result r = {.kernel = "attend", .type = "F16", .n_tokens = n_q};
         r.bytes = 2.0 * POSITIONS * HEAD_DIM * sizeof *cache;
@@ -353,6 +372,10 @@ static bool options_parse(int argc, char **argv, bench *out)
             if (!ek_kernels_choice_parse(value, &out->choice)) return false;
             continue;
         }
+        if (strcmp(name, "--type") == 0) {
+            out->type = value;
+            continue;
+        }
         int32_t *number = strcmp(name, "--threads") == 0   ? &out->n_threads
                           : strcmp(name, "--rows") == 0    ? &out->n_rows
                           : strcmp(name, "--cols") == 0    ? &out->n_cols
@@ -362,7 +385,7 @@ static bool options_parse(int argc, char **argv, bench *out)
         *number = (int32_t)strtol(value, NULL, 10);
     }
     return out->n_threads >= 1 && out->n_threads <= THREADS_MAX && out->n_rows >= 1 &&
-           out->n_rows <= 8192 && out->n_cols >= VECTOR && out->n_cols <= 8192 &&
+           out->n_rows <= 8192 && out->n_cols >= VECTOR && out->n_cols <= COLS_MAX &&
            out->n_cols % EK_ACT_BLOCK == 0 && out->n_samples >= 3 &&
            out->n_samples <= EK_BENCH_SAMPLES_MAX;
 }
@@ -414,14 +437,19 @@ int main(int argc, char **argv)
     static bench b;
     if (!options_parse(argc, argv, &b)) {
         fprintf(stderr, "usage: kernels [--kernels auto|reference|avx2|avx512] [--threads 1..64] "
-                        "[--rows 1..8192] [--cols 2048..8192] [--samples 3..] [--json]\n");
+                        "[--rows 1..8192] [--cols 2048..8192] [--samples 3..] "
+                        "[--type Q4_K] [--json]\n");
         return 64;
     }
     ek_status status = bench_open(&b);
     if (status == EK_OK) {
         print_head(&b);
-        for (size_t i = 0; i < EK_COUNT_OF(types); i++)
-            bench_type(&b, types[i]);
+        for (size_t i = 0; i < EK_COUNT_OF(types); i++) {
+            const char *name = ek_quant_type_info((uint32_t)types[i])->name;
+            if (b.type && strcmp(b.type, name) != 0) continue;
+            bench_type(&b, types[i], false);
+            bench_type(&b, types[i], true);
+        }
         bench_attend(&b);
         bench_vectors(&b);
         if (b.json) printf("]}\n");
