@@ -379,6 +379,7 @@ static void describes_the_model(void **state)
     const json_t *meta = json_object_get(model, "meta");
     assert_string_equal(json_string_value(json_object_get(meta, "architecture")), "qwen2moe");
     assert_true(json_integer_value(json_object_get(meta, "experts")) > 1);
+    assert_true(json_integer_value(json_object_get(meta, "n_vocab")) > 256);
     json_decref(model);
     reply_free(&r);
     r = request_get(shared.address, "/readyz");
