@@ -60,9 +60,15 @@ int32_t ek_sched_pace_chunk(const ek_sched_pace *pace, int32_t n_decode, int32_t
 {
     if (n_decode == 0 || target_us == 0 || pace->n_steps < STEPS_NEEDED) return most;
     double now = (double)ek_sched_pace_expect_us(pace, n_decode, 0);
-    double soon = (double)ek_sched_pace_expect_us(pace, n_present, 0);
+    /*
+     * So few may have decoded so far that what one more costs is not known; but a token of an
+     * answer costs no less than one of a prompt.
+     */
+    double per_prompt = pace->us[2], per_decode = pace->us[1];
+    double each = per_decode > per_prompt ? per_decode : per_prompt;
+    double soon = now + each * (n_present - n_decode);
     double allowed = (double)target_us > 2 * soon ? (double)target_us : 2 * soon;
-    double per_prompt = pace->us[2], room = allowed - now;
+    double room = allowed - now;
     if (per_prompt * most <= room) return most; /* also when it seems to cost nothing */
     double n = room / per_prompt;
     return n < least ? least : (int32_t)n;

@@ -107,6 +107,12 @@ static void test_prompts_do_not_starve(void **state)
     int32_t n = ek_sched_pace_chunk(&pace, 4, 32, 100000, 16, 256);
     assert_true(n >= 115 && n <= 135);
     assert_true(ek_sched_pace_chunk(&pace, 4, 4, 100000, 16, 256) == 16); /* nobody waits */
+
+    /* Also when few have decoded so far: 2 * (40 + 30 * 5) ms at least, less 40 ms. */
+    ek_sched_pace_init(&pace);
+    for (int32_t s = 0; s < 40; s++)
+        ek_sched_pace_learn(&pace, 2, s % 2 ? 16 : 0, run(&m, &rng, 2, s % 2 ? 16 : 0));
+    assert_true(ek_sched_pace_chunk(&pace, 2, 32, 100000, 16, 256) >= 60);
 }
 
 static void test_an_accident_is_not_believed(void **state)
