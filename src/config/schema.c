@@ -120,10 +120,10 @@ const ek_config_key ek_config_keys[] = {
      "256", 16, 8192, .help = "Most prompt tokens of one step."},
     {"engine", "step_target", EK_CONFIG_DURATION, AT(int64_t, engine.step_target_us), "100ms",
      1 * MS, 60 * SECONDS, "unlimited",
-     .help =
-         "While answers run, prompts are cut so that a step takes about so long, or twice as long "
-         "as it will when all of them are answers, whichever is more: shorter is smoother for "
-         "answers, longer is faster for prompts."},
+     .help = "While answers run, prompts are cut so that a step takes about so long, or 2.5 times "
+             "as long "
+             "as it will when all of them are answers, whichever is more: shorter is smoother for "
+             "answers, longer is faster for prompts."},
     {"engine", "prefix_cache", EK_CONFIG_BOOL, AT(bool, engine.prefix_cache), "true",
      .help = "Compute the common beginning of prompts once."},
     {"engine", "prefix_ttl", EK_CONFIG_DURATION, AT(int64_t, engine.prefix_ttl_us), "10m",

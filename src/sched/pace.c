@@ -6,6 +6,7 @@
 #define NOISE        0.1  /* of a step's time that nobody can foresee */
 #define DRIFT        0.02 /* of a step's time, by which a cost may change from step to step */
 #define ACCIDENT     4.0  /* times the expected time */
+#define STRETCH      2.5  /* of a step, for the sake of prompts */
 #define STEPS_NEEDED 4    /* before anything is called an accident */
 
 void ek_sched_pace_init(ek_sched_pace *pace)
@@ -67,7 +68,7 @@ int32_t ek_sched_pace_chunk(const ek_sched_pace *pace, int32_t n_decode, int32_t
     double per_prompt = pace->us[2], per_decode = pace->us[1];
     double each = per_decode > per_prompt ? per_decode : per_prompt;
     double soon = now + each * (n_present - n_decode);
-    double allowed = (double)target_us > 2 * soon ? (double)target_us : 2 * soon;
+    double allowed = (double)target_us > STRETCH * soon ? (double)target_us : STRETCH * soon;
     double room = allowed - now;
     if (per_prompt * most <= room) return most; /* also when it seems to cost nothing */
     double n = room / per_prompt;

@@ -34,9 +34,9 @@ void ek_sched_pace_learn(ek_sched_pace *pace, int32_t n_decode, int32_t n_prompt
 int64_t ek_sched_pace_expect_us(const ek_sched_pace *pace, int32_t n_decode, int32_t n_prompt);
 
 /**
- * Prompt tokens that may join n_decode decoding sequences. A step may take target_us, or twice what
- * it would take if all n_present decoded, whichever is more: that is what those who decode will
- * wait for each token soon enough, and those with prompts must not starve until then.
+ * Prompt tokens that may join n_decode decoding sequences. A step may take target_us, or 2.5 times
+ * what it would take if all n_present decoded, whichever is more: that is what those who decode
+ * will wait for each token soon enough, and those with prompts must not starve until then.
  * @param n_present decoding sequences and those that have prompts to be computed, >= n_decode
  * @param target_us > 0; 0: as long as it takes
  * @param least, most 1 <= least <= most; with nothing decoding or nothing learnt it is `most`

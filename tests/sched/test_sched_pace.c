@@ -52,7 +52,7 @@ static void test_costs_are_learnt(void **state)
     }
 }
 
-/** Steps with prompts stay near the target, or near twice what decoding takes. */
+/** Steps with prompts stay near the target, or near 2.5 times what decoding takes. */
 static void test_steps_keep_their_target(void **state)
 {
     (void)state;
@@ -82,7 +82,7 @@ static void test_steps_keep_their_target(void **state)
             ek_sched_pace_learn(&pace, n_decode, n, took_us);
             if (s >= 30 && (double)took_us > worst) worst = (double)took_us;
         }
-        double limit = fmax((double)cases[i].target_us, 2 * alone);
+        double limit = fmax((double)cases[i].target_us, 2.5 * alone);
         assert_true(worst <= 1.2 * limit);
         /* And they are not timid: a chunk uses what it is allowed to. */
         int32_t n = ek_sched_pace_chunk(&pace, n_decode, n_decode, cases[i].target_us, 16, 256);
@@ -103,16 +103,16 @@ static void test_prompts_do_not_starve(void **state)
         int32_t n_decode = 1 + s % 32, n_prompt = s % 3 ? 0 : 16 + s % 64;
         ek_sched_pace_learn(&pace, n_decode, n_prompt, run(&m, &rng, n_decode, n_prompt));
     }
-    /* 2 * (20 + 32 * 10) ms, less the 60 ms that four answers take, at 5 ms each. */
+    /* 2.5 * (20 + 32 * 10) ms, less the 60 ms that four answers take, at 5 ms each. */
     int32_t n = ek_sched_pace_chunk(&pace, 4, 32, 100000, 16, 256);
-    assert_true(n >= 115 && n <= 135);
-    assert_true(ek_sched_pace_chunk(&pace, 4, 4, 100000, 16, 256) == 16); /* nobody waits */
+    assert_true(n >= 145 && n <= 170);
+    assert_true(ek_sched_pace_chunk(&pace, 4, 4, 100000, 16, 256) <= 20); /* nobody waits */
 
-    /* Also when few have decoded so far: 2 * (40 + 30 * 5) ms at least, less 40 ms. */
+    /* Also when few have decoded so far: 2.5 * (40 + 30 * 5) ms at least, less 40 ms. */
     ek_sched_pace_init(&pace);
     for (int32_t s = 0; s < 40; s++)
         ek_sched_pace_learn(&pace, 2, s % 2 ? 16 : 0, run(&m, &rng, 2, s % 2 ? 16 : 0));
-    assert_true(ek_sched_pace_chunk(&pace, 2, 32, 100000, 16, 256) >= 60);
+    assert_true(ek_sched_pace_chunk(&pace, 2, 32, 100000, 16, 256) >= 80);
 }
 
 static void test_an_accident_is_not_believed(void **state)
@@ -151,7 +151,7 @@ static void test_a_machine_that_slows_down_is_followed(void **state)
             ek_sched_pace_learn(&pace, 8, n_prompt, run(&m, &rng, 8, n_prompt));
         }
         double room = 60000 - m.base_us - 8 * m.decode_us;
-        double want = fmax(room, m.base_us + 8 * m.decode_us) / m.prompt_us;
+        double want = fmax(room, 1.5 * (m.base_us + 8 * m.decode_us)) / m.prompt_us;
         assert_true(fabs(ek_sched_pace_chunk(&pace, 8, 8, 60000, 8, 256) - want) <= 0.1 * want);
         m.prompt_us *= 2; /* somebody else began to work */
         m.decode_us *= 2;
