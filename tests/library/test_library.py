@@ -166,7 +166,9 @@ class Library(unittest.TestCase):
         listed = output("nm", "-g", "--defined-only", self.static).splitlines()
         names = {line.split()[-1] for line in listed if len(line.split()) == 3}
         self.assertIn("ek_place_layer", names)
-        self.assertEqual([name for name in names if not name.startswith("ek_")], [])
+        # The address sanitizer marks each global once more, to see whether two have the same name.
+        strangers = [name for name in names if not name.removeprefix("__odr_asan.").startswith("ek_")]
+        self.assertEqual(strangers, [])
 
     def test_needs_nothing_of_the_system(self):
         wanted = {line.split()[-1].split("@")[0] for line in output("nm", "-D", "--undefined-only", self.shared).splitlines()}
