@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """How even a server keeps its devices while traffic changes its kind.
 
-    bench/devices.py [--program build/evenkeel] [--model models/demo-q8_0.gguf] [--devices 4] [--seconds 12]
+    bench/devices.py [--program build/evenkeel] [--model models/demo-q8_0.gguf] [--devices 4] [--seconds 12] [--csv FILE]
 
 Starts a server three times, without replicas, with replicas that lie still, and with replicas that move; sends it eight
 conversations at a time, first mixed (English, Chinese, code), then a promotion (Chinese logistics only), and prints
-busiest/mean of the devices, mean and worst over layers, as /v1/experts gives them for the last two seconds. Each
-server is stopped before the next one starts.
+busiest/mean of the devices by tokens and by busy time, mean and worst over layers, of the last two seconds. Each
+server is stopped before the next one starts. --csv writes a line per second besides: case, second, traffic, mean, worst.
 """
 import argparse
 import json
@@ -21,8 +21,8 @@ MIXED = ["Where is my parcel?", "我的快递到哪里了？", "int main(void) {
 PROMOTION = ["我的快递到哪里了？", "订单什么时候发货？", "快递单号查询", "包裹什么时候到？"]
 STREAMS = 8
 CASES = (("no replicas", ["experts.slots={experts}", "experts.rebalance=false"]),
-         ("replicas, still", ["experts.rebalance=false"]),
-         ("replicas, moved", ["experts.rebalance=true"]))
+         ("replicas lie still", ["experts.rebalance=false"]),
+         ("replicas move", ["experts.rebalance=true"]))
 
 
 class Server:
@@ -70,12 +70,27 @@ class Traffic:
             thread.join()
 
 
+def ratios(seen, matrix):
+    """Busiest over mean of each layer's devices."""
+    return [max(row) * len(row) / sum(row) for row in seen["devices"][matrix] if sum(row) > 0]
+
+
 def report(case, when, seen):
-    devices = [layer["max_over_mean"] for layer in seen["devices"]["balance"]]
+    rows, busy = ratios(seen, "tokens"), ratios(seen, "busy_us")
     experts = [layer["max_over_mean"] for layer in seen["balance"]]
     moved = (seen["rebalance"] or {}).get("moved_replicas", 0)
-    print(f"{case:16}  {when:22}  {sum(devices) / len(devices):7.3f}  {max(devices):7.3f}  "
+    print(f"{case:18}  {when:18}  {sum(rows) / len(rows):6.3f}  {max(rows):6.3f}  {sum(busy) / len(busy):6.3f}  {max(busy):6.3f}  "
           f"{sum(experts) / len(experts):8.2f}  {moved:6}", flush=True)
+
+
+def watch(server, seconds, case, traffic, origin, out):
+    """Wait so long; a line per second goes to `out`, if there is one."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(min(1, max(0, end - time.monotonic())))
+        if out:
+            seen = ratios(server.get("/v1/experts?window=1s"), "tokens")
+            out.write(f"{case},{time.monotonic() - origin:.1f},{traffic},{sum(seen) / len(seen):.4f},{max(seen):.4f}\n")
 
 
 def main():
@@ -84,19 +99,22 @@ def main():
     parser.add_argument("--model", default="models/demo-q8_0.gguf")
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=12)
+    parser.add_argument("--csv", type=argparse.FileType("w", encoding="utf-8"))
     options = parser.parse_args()
+    if options.csv:
+        options.csv.write("case,second,traffic,mean,worst\n")
     server = Server(options, [])
     n_experts = server.get("/v1/experts")["experts"]
     server.stop()
-    print(f"{'':16}  {'':22}  devices' busiest/mean  experts'  moved")
-    print(f"{'':16}  {'':22}     mean    worst   max/mean")
+    print(f"{'':18}  {'':18}  tokens          busy time       experts'")
+    print(f"{'':18}  {'':18}    mean   worst    mean   worst  max/mean   moved")
     for case, settings in CASES:
         server = Server(options, [setting.format(experts=n_experts) for setting in settings])
-        traffic = Traffic(server)
+        traffic, origin = Traffic(server), time.monotonic()
         for when, texts in (("mixed", MIXED), ("promotion", PROMOTION)):
             traffic.texts = texts
             for part in ("begins", "goes on"):
-                time.sleep(3 if part == "begins" else options.seconds)
+                watch(server, 3 if part == "begins" else options.seconds, case, when, origin, options.csv)
                 report(case, f"{when} {part}", server.get("/v1/experts?window=2s"))
         traffic.stop()
         server.stop()
