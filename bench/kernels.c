@@ -3,10 +3,10 @@
  * [--json]
  *
  * How fast each kernel is, beside what the machine gives in the same minute. For every weight type
- * (or just T), plain and packed, and 1 to 512 tokens: bytes of weights per second and their share of the read
- * bandwidth, operations per second and their share of the int8 peak, on one thread and on N (2, or
- * as many as there are). Few tokens walk through copies of the matrix that no cache holds; many use
- * one matrix. Then attention and the kernels over vectors.
+ * (or just T), plain and packed, and 1 to 512 tokens: bytes of weights per second and their share
+ * of the read bandwidth, operations per second and their share of the int8 peak, on one thread and
+ * on N (2, or as many as there are). Few tokens walk through copies of the matrix that no cache
+ * holds; many use one matrix. Then attention and the kernels over vectors.
  *
  * Machines drift, so every sample measures the bandwidth and the peak again and shares are taken
  * sample by sample; figures are medians, +- is half the distance between the second lowest and the

@@ -3,10 +3,10 @@
  * unpack_body.h first. The order of additions is theirs.
  *
  * Loops from outside: chunks of tokens, row tiles, panels of 256 columns, groups of tokens.
- * Directly means: row tiles of one panel, whose codes are multiplied as they are unpacked, anew for every
- * DIRECT_TOKENS tokens. That is best for few tokens, and, where unpacking a packed matrix costs
- * little, for any number. Otherwise row tiles have EK_DOT_PANELS panels, and a panel is unpacked
- * once per chunk. Between panels totals wait in a small array.
+ * Directly means: row tiles of one panel, whose codes are multiplied as they are unpacked, anew for
+ * every DIRECT_TOKENS tokens. That is best for few tokens, and, where unpacking a packed matrix
+ * costs little, for any number. Otherwise row tiles have EK_DOT_PANELS panels, and a panel is
+ * unpacked once per chunk. Between panels totals wait in a small array.
  */
 
 enum {
