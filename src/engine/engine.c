@@ -16,6 +16,7 @@
 #include "engine/watch.h"
 #include "expert/local.h"
 #include "route/activate.h"
+#include "route/policy.h"
 #include "sys/clock.h"
 #include "sys/cpu.h"
 #include "sys/log.h"
@@ -387,6 +388,16 @@ static ek_status engine_new(ek_engine **out_engine, ek_err *err)
 
 /* ---- life ---- */
 
+/* Whoever asks for a policy expects it to do something. */
+static void warn_idle_policy(const ek_engine *engine, ek_route_policy policy)
+{
+    if (policy == EK_ROUTE_POLICY_STATIC || engine->params.keel.n_devices > 1) return;
+    ek_log(EK_LOG_WARN, "engine", "idle_policy",
+           "policy=%s devices=1 why=\"all experts share one device and are equally loaded, so load "
+           "bends nothing; set experts.devices\"",
+           ek_route_policies[policy].name);
+}
+
 ek_status ek_engine_create(const ek_engine_params *params, const char *model_path,
                            const char *chat_format, ek_metrics *metrics, ek_engine **out_engine,
                            ek_err *err)
@@ -404,6 +415,7 @@ ek_status ek_engine_create(const ek_engine_params *params, const char *model_pat
            "arch=%s layers=%d experts=%d top_k=%d kernels=%s threads=%d context=%d kv_blocks=%d",
            info->arch, (int)info->n_layers, (int)info->n_experts, (int)info->top_k, info->kernels,
            (int)engine->params.n_threads, (int)info->context_tokens, (int)engine->kv_blocks);
+    warn_idle_policy(engine, engine->params.route.policy);
     *out_engine = engine;
     return EK_OK;
 }
@@ -495,7 +507,9 @@ ek_load_view *ek_engine_load_view(ek_engine *engine)
 
 ek_status ek_engine_route_switch(ek_engine *engine, const ek_route_params *params, ek_err *err)
 {
-    return ek_route_switch(engine->router, params, err);
+    ek_status status = ek_route_switch(engine->router, params, err);
+    if (status == EK_OK) warn_idle_policy(engine, params->policy);
+    return status;
 }
 
 void ek_engine_load_get(const ek_engine *engine, ek_engine_load *out_load)

@@ -210,6 +210,11 @@ class Reloading(unittest.TestCase):
                 wait_until(lambda: "event=reload_failed" in server.log_text(), "the refusal")
                 self.assertIn("breaker_trip (0.4)", server.log_text())
                 self.assertEqual(routing()["version"], 2)
+                self.assertNotIn("idle_policy", server.log_text())
+
+    def test_a_policy_without_anything_to_do_is_told(self):
+        with Server("--set", "routing.policy=breaker") as server:
+            wait_until(lambda: "event=idle_policy policy=breaker devices=1" in server.log_text(), "the warning")
 
     def test_streams_survive_reloads(self):
         with Server() as server:
