@@ -44,56 +44,6 @@ static void halves(const tile_job *job)
         tile_halves(2, job);
 }
 
-static void q4_0_unpack(const source *from, panel *out)
-{
-    panel_fill(scales_q4_0, codes_q4_0, from, out);
-}
-
-static void q4_0_direct(const rows_job *job, int32_t row)
-{
-    direct_rows(scales_q4_0, codes_q4_0, job, row);
-}
-
-static void q8_0_unpack(const source *from, panel *out)
-{
-    panel_fill(scales_q8_0, codes_q8_0, from, out);
-}
-
-static void q8_0_direct(const rows_job *job, int32_t row)
-{
-    direct_rows(scales_q8_0, codes_q8_0, job, row);
-}
-
-static void q4_k_unpack(const source *from, panel *out)
-{
-    panel_fill(scales_k, codes_q4_k, from, out);
-}
-
-static void q4_k_direct(const rows_job *job, int32_t row)
-{
-    direct_rows(scales_k, codes_q4_k, job, row);
-}
-
-static void q5_k_unpack(const source *from, panel *out)
-{
-    panel_fill(scales_k, codes_q5_k, from, out);
-}
-
-static void q5_k_direct(const rows_job *job, int32_t row)
-{
-    direct_rows(scales_k, codes_q5_k, job, row);
-}
-
-static void q6_k_unpack(const source *from, panel *out)
-{
-    panel_fill(scales_q6_k, codes_q6_k, from, out);
-}
-
-static void q6_k_direct(const rows_job *job, int32_t row)
-{
-    direct_rows(scales_q6_k, codes_q6_k, job, row);
-}
-
 static const q_format format_table[EK_TYPE_MAX] = {
     [EK_TYPE_Q4_0] = {32, sizeof(ek_block_q4_0), q4_0_direct, q4_0_unpack, affine_4},
     [EK_TYPE_Q8_0] = {32, sizeof(ek_block_q8_0), q8_0_direct, q8_0_unpack, affine_8},

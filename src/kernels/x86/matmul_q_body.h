@@ -322,6 +322,58 @@ EK_V16_INLINE void direct_rows(scales_fn scales, codes_fn codes, const rows_job 
         direct_panel(false, scales, codes, job, row);
 }
 
+/* What format_table names, the same for every instruction set. */
+
+static void q4_0_unpack(const source *from, panel *out)
+{
+    panel_fill(scales_q4_0, codes_q4_0, from, out);
+}
+
+static void q4_0_direct(const rows_job *job, int32_t row)
+{
+    direct_rows(scales_q4_0, codes_q4_0, job, row);
+}
+
+static void q8_0_unpack(const source *from, panel *out)
+{
+    panel_fill(scales_q8_0, codes_q8_0, from, out);
+}
+
+static void q8_0_direct(const rows_job *job, int32_t row)
+{
+    direct_rows(scales_q8_0, codes_q8_0, job, row);
+}
+
+static void q4_k_unpack(const source *from, panel *out)
+{
+    panel_fill(scales_k, codes_q4_k, from, out);
+}
+
+static void q4_k_direct(const rows_job *job, int32_t row)
+{
+    direct_rows(scales_k, codes_q4_k, job, row);
+}
+
+static void q5_k_unpack(const source *from, panel *out)
+{
+    panel_fill(scales_k, codes_q5_k, from, out);
+}
+
+static void q5_k_direct(const rows_job *job, int32_t row)
+{
+    direct_rows(scales_k, codes_q5_k, job, row);
+}
+
+static void q6_k_unpack(const source *from, panel *out)
+{
+    panel_fill(scales_q6_k, codes_q6_k, from, out);
+}
+
+static void q6_k_direct(const rows_job *job, int32_t row)
+{
+    direct_rows(scales_q6_k, codes_q6_k, job, row);
+}
+
 static void tokens_add(const rows_job *job, int32_t col, tile_job *tile, float (*total)[TILE_ROWS])
 {
     int done = 0;
