@@ -100,13 +100,6 @@ void ek_engine_evenness_meters_init(ek_evenness_meters *meters, ek_metrics *metr
 
 /* ---- telling ---- */
 
-/* A counter follows a total that somebody else keeps. */
-static void follow(ek_counter *counter, int64_t total)
-{
-    int64_t counted = (int64_t)ek_counter_get(counter);
-    if (total > counted) ek_counter_add(counter, (uint64_t)(total - counted));
-}
-
 static int64_t millionths(double value)
 {
     return (int64_t)(value * 1e6 + 0.5);
@@ -117,15 +110,15 @@ static void tell_route(const ek_evenness_meters *m, const ek_keel_report *board)
     const ek_route_stats *r = &board->route;
     const int64_t outcomes[EK_EVENNESS_OUTCOMES] = {r->n_executed, r->n_rerouted, r->n_deferred,
                                                     r->n_degraded};
-    follow(m->plans, r->n_plans);
-    follow(m->stale_plans, r->n_stale_plans);
-    follow(m->bent, r->n_bent);
-    follow(m->changed, r->n_changed);
-    follow(m->undone, r->n_undone);
-    follow(m->closed, r->n_closed);
-    follow(m->coalesced, r->n_coalesced);
+    ek_counter_follow(m->plans, (uint64_t)r->n_plans);
+    ek_counter_follow(m->stale_plans, (uint64_t)r->n_stale_plans);
+    ek_counter_follow(m->bent, (uint64_t)r->n_bent);
+    ek_counter_follow(m->changed, (uint64_t)r->n_changed);
+    ek_counter_follow(m->undone, (uint64_t)r->n_undone);
+    ek_counter_follow(m->closed, (uint64_t)r->n_closed);
+    ek_counter_follow(m->coalesced, (uint64_t)r->n_coalesced);
     for (int i = 0; i < EK_EVENNESS_OUTCOMES; i++)
-        follow(m->slots[i], outcomes[i]);
+        ek_counter_follow(m->slots[i], (uint64_t)outcomes[i]);
     if (r->n_tokens > 0) ek_gauge_set(m->loss_mean, millionths(r->loss_sum / (double)r->n_tokens));
     if (r->n_shadow > 0)
         ek_gauge_set(m->shadow_divergence,
@@ -138,8 +131,8 @@ static void tell_rebalance(const ek_evenness_meters *m, const ek_keel_report *bo
     const ek_place_controller_stats *s = &board->rebalance;
     const int64_t ends[EK_EVENNESS_ENDS] = {s->n_finished, s->n_failed, s->n_timeouts};
     for (int i = 0; i < EK_EVENNESS_ENDS; i++)
-        follow(m->rebalances[i], ends[i]);
-    follow(m->moved, s->n_replicas);
+        ek_counter_follow(m->rebalances[i], (uint64_t)ends[i]);
+    ek_counter_follow(m->moved, (uint64_t)s->n_replicas);
     ek_gauge_set(m->commit_age,
                  s->last_commit_us < 0 ? -1000000 : board->told_us - s->last_commit_us);
 }
@@ -159,8 +152,8 @@ void ek_engine_evenness_meters_load(const ek_evenness_meters *meters, ek_load_vi
 {
     ek_load_view_stats stats;
     ek_telemetry_load_view_stats_get(view, &stats);
-    follow(meters->samples, (int64_t)stats.n_published);
-    follow(meters->missed_samples, (int64_t)(stats.n_missed + stats.n_late + stats.n_blocked));
+    ek_counter_follow(meters->samples, stats.n_published);
+    ek_counter_follow(meters->missed_samples, stats.n_missed + stats.n_late + stats.n_blocked);
     const ek_load_snapshot *snapshot = ek_telemetry_load_view_pin(view);
     for (int32_t d = 0; snapshot && d < snapshot->n_experts; d++) {
         double sum = 0;

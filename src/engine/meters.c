@@ -106,13 +106,6 @@ void ek_engine_meters_init(ek_meters *meters, ek_metrics *metrics)
                               "Time from the hand-over of a request to its end.");
 }
 
-/* A counter follows a total that somebody else keeps. */
-static void follow(ek_counter *counter, uint64_t total)
-{
-    uint64_t counted = ek_counter_get(counter);
-    if (total > counted) ek_counter_add(counter, total - counted);
-}
-
 void ek_engine_meters_state(const ek_meters *meters, int32_t n_running, int32_t n_waiting,
                             const ek_kv_stats *kv)
 {
@@ -126,6 +119,6 @@ void ek_engine_meters_state(const ek_meters *meters, int32_t n_running, int32_t 
     int64_t usage = (int64_t)kv->n_used * 1000000 / kv->n_blocks;
     ek_gauge_set(meters->kv_usage, usage);
     ek_gauge_set(meters->kv_usage_alias, usage);
-    follow(meters->kv_evicted, kv->evicted_blocks);
-    follow(meters->kv_expired, kv->expired_blocks);
+    ek_counter_follow(meters->kv_evicted, kv->evicted_blocks);
+    ek_counter_follow(meters->kv_expired, kv->expired_blocks);
 }

@@ -74,6 +74,13 @@ static inline uint64_t ek_counter_get(const ek_counter *counter)
     return atomic_load_explicit(&counter->value, memory_order_relaxed);
 }
 
+/** Raise it to a total that somebody else keeps; a lower one is left alone. One thread. */
+static inline void ek_counter_follow(ek_counter *counter, uint64_t total)
+{
+    uint64_t counted = ek_counter_get(counter);
+    if (total > counted) ek_counter_add(counter, total - counted);
+}
+
 static inline void ek_gauge_add(ek_gauge *gauge, int64_t n)
 {
     atomic_fetch_add_explicit(&gauge->value, n, memory_order_relaxed);
