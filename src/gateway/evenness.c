@@ -16,43 +16,12 @@ typedef struct facts {
     int32_t *slot_expert; /* (n_layers, n_slots) */
 } facts;
 
-static void add_real(ek_buf *json, const char *name, double value)
-{
-    ek_http_buf_addf(json, ",\"%s\":", name);
-    ek_http_json_number(json, value);
-}
-
-static void add_int(ek_buf *json, const char *name, int64_t value)
-{
-    ek_http_buf_addf(json, ",\"%s\":%lld", name, (long long)value);
-}
-
-static void add_text(ek_buf *json, const char *name, const char *value)
-{
-    ek_http_buf_addf(json, ",\"%s\":", name);
-    ek_http_json_string(json, ek_str_from(value));
-}
-
 static double ratio(double a, double b)
 {
     return b > 0.0 ? a / b : 0.0;
 }
 
 /* ---- devices ---- */
-
-static void add_matrix(const facts *f, const char *name, const int64_t *cells, int64_t unit,
-                       ek_buf *json)
-{
-    ek_http_buf_addf(json, ",\"%s\":[", name);
-    for (int32_t l = 0; l < f->n_layers; l++) {
-        for (int32_t d = 0; d < f->e.n_devices; d++) {
-            ek_http_buf_addz(json, d ? "," : l ? ",[" : "[");
-            ek_http_json_int(json, cells[(int64_t)l * f->e.n_devices + d] / unit);
-        }
-        ek_http_buf_addz(json, "]");
-    }
-    ek_http_buf_addz(json, "]");
-}
 
 /** null as long as there is no sample. */
 static void add_utilisation(ek_load_view *view, ek_buf *json)
@@ -73,8 +42,9 @@ static void add_utilisation(ek_load_view *view, ek_buf *json)
         ek_http_buf_addz(json, "]");
     }
     ek_http_buf_addz(json, "]");
-    add_real(json, "utilisation_age_s",
-             1e-6 * (double)ek_telemetry_load_view_age_us(snapshot, ek_sys_now_us()));
+    ek_http_json_add_number(json, "utilisation_age_s",
+                            1e-6 *
+                                (double)ek_telemetry_load_view_age_us(snapshot, ek_sys_now_us()));
     ek_telemetry_load_view_unpin(view, snapshot);
 }
 
@@ -107,9 +77,9 @@ static void add_device_balance(const facts *f, ek_buf *json)
         ek_balance balance;
         ek_telemetry_balance(f->rows + (int64_t)l * f->e.n_devices, f->e.n_devices, &balance);
         ek_http_buf_addf(json, "%s{\"layer\":%d", l ? "," : "", (int)l);
-        add_real(json, "max_over_mean", balance.max_over_mean);
-        add_real(json, "cv", balance.cv);
-        add_int(json, "busiest", balance.hottest);
+        ek_http_json_add_number(json, "max_over_mean", balance.max_over_mean);
+        ek_http_json_add_number(json, "cv", balance.cv);
+        ek_http_json_add_int(json, "busiest", balance.hottest);
         ek_http_buf_addz(json, "}");
     }
     ek_http_buf_addz(json, "]");
@@ -118,9 +88,9 @@ static void add_device_balance(const facts *f, ek_buf *json)
 static void add_devices(const facts *f, ek_load_view *view, ek_buf *json)
 {
     ek_http_buf_addf(json, ",\"devices\":{\"count\":%d", (int)f->e.n_devices);
-    add_int(json, "slots", f->e.n_slots);
-    add_matrix(f, "tokens", f->rows, 1, json);
-    add_matrix(f, "busy_us", f->busy_ns, US_PER_NS, json);
+    ek_http_json_add_int(json, "slots", f->e.n_slots);
+    ek_http_json_add_matrix(json, "tokens", f->rows, f->n_layers, f->e.n_devices, 1);
+    ek_http_json_add_matrix(json, "busy_us", f->busy_ns, f->n_layers, f->e.n_devices, US_PER_NS);
     add_utilisation(view, json);
     add_device_balance(f, json);
     add_placement(f, json);
@@ -136,26 +106,28 @@ static void add_routing(const ek_keel_report *e, ek_buf *json)
     const ek_route_stats *r = &e->route;
     ek_http_buf_addz(json, ",\"routing\":{\"policy\":");
     ek_http_json_string(json, ek_str_from(ek_route_policies[e->policy].name));
-    add_int(json, "version", e->params_version);
-    add_int(json, "tokens", r->n_tokens);
-    add_int(json, "bent", r->n_bent);
-    add_int(json, "changed", r->n_changed);
-    add_int(json, "undone", r->n_undone);
-    add_int(json, "closed_experts", r->n_closed);
-    add_int(json, "coalesced", r->n_coalesced);
-    add_real(json, "score_loss_mean", ratio(r->loss_sum, (double)r->n_tokens));
-    add_real(json, "score_loss_max", r->loss_max);
-    add_int(json, "executed", r->n_executed);
-    add_int(json, "rerouted", r->n_rerouted);
-    add_int(json, "deferred", r->n_deferred);
-    add_int(json, "degraded", r->n_degraded);
-    add_int(json, "plans", r->n_plans);
-    add_int(json, "stale_plans", r->n_stale_plans);
-    if (e->policy == EK_ROUTE_POLICY_ADAPTIVE) add_real(json, "gain", e->gain);
+    ek_http_json_add_int(json, "version", e->params_version);
+    ek_http_json_add_int(json, "tokens", r->n_tokens);
+    ek_http_json_add_int(json, "bent", r->n_bent);
+    ek_http_json_add_int(json, "changed", r->n_changed);
+    ek_http_json_add_int(json, "undone", r->n_undone);
+    ek_http_json_add_int(json, "closed_experts", r->n_closed);
+    ek_http_json_add_int(json, "coalesced", r->n_coalesced);
+    ek_http_json_add_number(json, "score_loss_mean", ratio(r->loss_sum, (double)r->n_tokens));
+    ek_http_json_add_number(json, "score_loss_max", r->loss_max);
+    ek_http_json_add_int(json, "executed", r->n_executed);
+    ek_http_json_add_int(json, "rerouted", r->n_rerouted);
+    ek_http_json_add_int(json, "deferred", r->n_deferred);
+    ek_http_json_add_int(json, "degraded", r->n_degraded);
+    ek_http_json_add_int(json, "plans", r->n_plans);
+    ek_http_json_add_int(json, "stale_plans", r->n_stale_plans);
+    if (e->policy == EK_ROUTE_POLICY_ADAPTIVE) ek_http_json_add_number(json, "gain", e->gain);
     ek_http_buf_addf(json, ",\"shadow\":{\"tokens\":%lld", (long long)r->n_shadow);
-    add_int(json, "changed", r->n_shadow_changed);
-    add_real(json, "score_loss_mean", ratio(r->shadow_loss_sum, (double)r->n_shadow));
-    add_real(json, "divergence_mean", ratio(r->shadow_divergence_sum, (double)r->n_shadow));
+    ek_http_json_add_int(json, "changed", r->n_shadow_changed);
+    ek_http_json_add_number(json, "score_loss_mean",
+                            ratio(r->shadow_loss_sum, (double)r->n_shadow));
+    ek_http_json_add_number(json, "divergence_mean",
+                            ratio(r->shadow_divergence_sum, (double)r->n_shadow));
     ek_http_buf_addz(json, "},\"breakers\":{");
     for (int i = 0; i < EK_KEEL_BREAKER_STATES; i++)
         ek_http_buf_addf(json, "%s\"%s\":%lld", i ? "," : "", states[i], (long long)e->breakers[i]);
@@ -173,22 +145,23 @@ static void add_rebalance(const ek_keel_report *e, ek_buf *json)
         return;
     }
     ek_http_buf_addf(json, ",\"rebalance\":{\"state\":\"%s\"", states[s->state]);
-    add_int(json, "begun", s->n_rebalances);
-    add_int(json, "finished", s->n_finished);
-    add_int(json, "failed", s->n_failed);
-    add_int(json, "timeouts", s->n_timeouts);
-    add_int(json, "steps", s->n_steps);
-    add_int(json, "moved_replicas", s->n_replicas);
-    add_int(json, "moved_bytes", s->bytes);
-    add_int(json, "reclaimed", s->n_reclaimed);
+    ek_http_json_add_int(json, "begun", s->n_rebalances);
+    ek_http_json_add_int(json, "finished", s->n_finished);
+    ek_http_json_add_int(json, "failed", s->n_failed);
+    ek_http_json_add_int(json, "timeouts", s->n_timeouts);
+    ek_http_json_add_int(json, "steps", s->n_steps);
+    ek_http_json_add_int(json, "moved_replicas", s->n_replicas);
+    ek_http_json_add_int(json, "moved_bytes", s->bytes);
+    ek_http_json_add_int(json, "reclaimed", s->n_reclaimed);
     if (s->last_commit_us >= 0)
-        add_real(json, "last_commit_age_s", 1e-6 * (double)(ek_sys_now_us() - s->last_commit_us));
+        ek_http_json_add_number(json, "last_commit_age_s",
+                                1e-6 * (double)(ek_sys_now_us() - s->last_commit_us));
     else
         ek_http_buf_addz(json, ",\"last_commit_age_s\":null");
     ek_http_buf_addf(json, ",\"last_look\":{\"layer\":%d", (int)e->outlook.layer);
-    add_text(json, "verdict", ek_place_verdict_name(e->outlook.verdict));
-    add_real(json, "now", e->outlook.now);
-    add_real(json, "then", e->outlook.then);
+    ek_http_json_add_string(json, "verdict", ek_place_verdict_name(e->outlook.verdict));
+    ek_http_json_add_number(json, "now", e->outlook.now);
+    ek_http_json_add_number(json, "then", e->outlook.then);
     ek_http_buf_addz(json, "}}");
 }
 
@@ -196,16 +169,16 @@ static void add_alert(const ek_alert *alert, ek_buf *json)
 {
     ek_http_buf_addz(json, "{\"kind\":");
     ek_http_json_string(json, ek_str_from(ek_telemetry_detect_name(alert->kind)));
-    add_int(json, "layer", alert->layer);
-    add_int(json, "expert", alert->expert);
-    add_real(json, "since_s", 1e-6 * (double)(ek_sys_now_us() - alert->since_us));
-    add_real(json, "value", alert->value);
-    add_real(json, "limit", alert->limit);
+    ek_http_json_add_int(json, "layer", alert->layer);
+    ek_http_json_add_int(json, "expert", alert->expert);
+    ek_http_json_add_number(json, "since_s", 1e-6 * (double)(ek_sys_now_us() - alert->since_us));
+    ek_http_json_add_number(json, "value", alert->value);
+    ek_http_json_add_number(json, "limit", alert->limit);
     if (alert->explained_by >= 0)
-        add_text(json, "explained_by",
-                 ek_telemetry_detect_name((ek_detect_kind)alert->explained_by));
-    add_text(json, "evidence", alert->evidence);
-    add_text(json, "next_step", alert->next_step);
+        ek_http_json_add_string(json, "explained_by",
+                                ek_telemetry_detect_name((ek_detect_kind)alert->explained_by));
+    ek_http_json_add_string(json, "evidence", alert->evidence);
+    ek_http_json_add_string(json, "next_step", alert->next_step);
     ek_http_buf_addz(json, "}");
 }
 

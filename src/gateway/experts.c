@@ -40,28 +40,6 @@ static bool read_window(const ek_call *call, int64_t *out_window_us, ek_fault *f
                              EK_EXPERT_WINDOW_US_MAX / 1000000);
 }
 
-/* A count per cell: numbers scaled down by `unit` (nanoseconds to microseconds). */
-static void add_rows(const matrix *m, const char *name, const int64_t *cells, int64_t unit,
-                     ek_buf *json)
-{
-    ek_http_buf_addf(json, ",\"%s\":[", name);
-    for (int32_t layer = 0; layer < m->n_layers; layer++) {
-        ek_http_buf_addz(json, layer ? ",[" : "[");
-        for (int32_t expert = 0; expert < m->n_experts; expert++) {
-            if (expert) ek_http_buf_addz(json, ",");
-            ek_http_json_int(json, cells[layer * m->n_experts + expert] / unit);
-        }
-        ek_http_buf_addz(json, "]");
-    }
-    ek_http_buf_addz(json, "]");
-}
-
-static void add_figure(ek_buf *json, const char *name, double value)
-{
-    ek_http_buf_addf(json, ",\"%s\":", name);
-    ek_http_json_number(json, value);
-}
-
 static void add_balance(const matrix *m, ek_buf *json)
 {
     double sum_ratio = 0;
@@ -74,12 +52,12 @@ static void add_balance(const matrix *m, ek_buf *json)
         ek_telemetry_balance(m->tokens + (int64_t)layer * m->n_experts, m->n_experts, &balance);
         ek_http_buf_addf(json, "%s{\"layer\":%d,\"tokens\":%lld", layer ? "," : "", layer,
                          (long long)balance.tokens);
-        add_figure(json, "max_over_mean", balance.max_over_mean);
-        add_figure(json, "cv", balance.cv);
-        add_figure(json, "gini", balance.gini);
-        add_figure(json, "entropy", balance.entropy);
-        add_figure(json, "effective", balance.effective);
-        add_figure(json, "top1_share", balance.top1_share);
+        ek_http_json_add_number(json, "max_over_mean", balance.max_over_mean);
+        ek_http_json_add_number(json, "cv", balance.cv);
+        ek_http_json_add_number(json, "gini", balance.gini);
+        ek_http_json_add_number(json, "entropy", balance.entropy);
+        ek_http_json_add_number(json, "effective", balance.effective);
+        ek_http_json_add_number(json, "top1_share", balance.top1_share);
         ek_http_buf_addf(json, ",\"zero\":%d,\"hottest\":%d}", balance.n_zero, balance.hottest);
         sum_ratio += balance.max_over_mean;
         n_zero += balance.n_zero;
@@ -89,7 +67,7 @@ static void add_balance(const matrix *m, ek_buf *json)
     }
     ek_http_buf_addz(json, "],\"overall\":{\"max_over_mean\":");
     ek_http_json_number(json, m->n_layers ? sum_ratio / m->n_layers : 0);
-    add_figure(json, "worst_max_over_mean", worst_ratio);
+    ek_http_json_add_number(json, "worst_max_over_mean", worst_ratio);
     ek_http_buf_addf(json, ",\"worst_layer\":%d,\"zero\":%d}", worst_layer, n_zero);
 }
 
@@ -128,12 +106,12 @@ void ek_gateway_run_experts(ek_call *call)
     }
     ek_http_buf_addz(json, "{\"object\":\"experts\",\"model\":");
     ek_http_json_string(json, ek_str_from(call->gateway->params.model_id));
-    add_figure(json, "window_s", (double)window_us * 1e-6);
+    ek_http_json_add_number(json, "window_s", (double)window_us * 1e-6);
     ek_http_buf_addf(json, ",\"layers\":%d,\"experts\":%d,\"top_k\":%d", m.n_layers, m.n_experts,
                      call->gateway->info.top_k);
-    add_rows(&m, "tokens", m.tokens, 1, json);
-    add_rows(&m, "requests", m.requests, 1, json);
-    add_rows(&m, "busy_us", m.busy_ns, 1000, json);
+    ek_http_json_add_matrix(json, "tokens", m.tokens, m.n_layers, m.n_experts, 1);
+    ek_http_json_add_matrix(json, "requests", m.requests, m.n_layers, m.n_experts, 1);
+    ek_http_json_add_matrix(json, "busy_us", m.busy_ns, m.n_layers, m.n_experts, 1000);
     add_balance(&m, json);
     if (!ek_gateway_evenness_add(engine, window_us, json)) json->failed = true;
     ek_http_buf_addz(json, "}");

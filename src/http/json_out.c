@@ -77,3 +77,42 @@ void ek_http_json_number(ek_buf *buf, double value)
 {
     ek_http_buf_addf(buf, "%.6g", isfinite(value) ? value : 0.0);
 }
+
+static void add_name(ek_buf *buf, const char *name)
+{
+    ek_http_buf_addf(buf, ",\"%s\":", name);
+}
+
+void ek_http_json_add_int(ek_buf *buf, const char *name, int64_t value)
+{
+    add_name(buf, name);
+    ek_http_json_int(buf, value);
+}
+
+void ek_http_json_add_number(ek_buf *buf, const char *name, double value)
+{
+    add_name(buf, name);
+    ek_http_json_number(buf, value);
+}
+
+void ek_http_json_add_string(ek_buf *buf, const char *name, const char *value)
+{
+    add_name(buf, name);
+    ek_http_json_string(buf, ek_str_from(value));
+}
+
+void ek_http_json_add_matrix(ek_buf *buf, const char *name, const int64_t *cells, int32_t n_rows,
+                             int32_t n_columns, int64_t unit)
+{
+    add_name(buf, name);
+    ek_http_buf_addz(buf, "[");
+    for (int32_t row = 0; row < n_rows; row++) {
+        ek_http_buf_addz(buf, row ? ",[" : "[");
+        for (int32_t column = 0; column < n_columns; column++) {
+            if (column) ek_http_buf_addz(buf, ",");
+            ek_http_json_int(buf, cells[(int64_t)row * n_columns + column] / unit);
+        }
+        ek_http_buf_addz(buf, "]");
+    }
+    ek_http_buf_addz(buf, "]");
+}

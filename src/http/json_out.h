@@ -27,4 +27,16 @@ void ek_http_json_int(ek_buf *buf, int64_t value);
  */
 void ek_http_json_number(ek_buf *buf, double value);
 
+/* Further members of an open object: ,"name":value. A name needs no escaping. */
+void ek_http_json_add_int(ek_buf *buf, const char *name, int64_t value);
+void ek_http_json_add_number(ek_buf *buf, const char *name, double value);
+void ek_http_json_add_string(ek_buf *buf, const char *name, const char *value);
+
+/**
+ * The same with an array of rows.
+ * @param cells (n_rows, n_columns), each divided by `unit` (nanoseconds to microseconds)
+ */
+void ek_http_json_add_matrix(ek_buf *buf, const char *name, const int64_t *cells, int32_t n_rows,
+                             int32_t n_columns, int64_t unit);
+
 #endif
