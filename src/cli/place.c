@@ -10,6 +10,7 @@
 
 #include "cli/args.h"
 #include "cli/exit.h"
+#include "cli/placement.h"
 #include "place/csv.h"
 #include "place/place.h"
 #include "place/rebalance.h"
@@ -18,7 +19,6 @@
 #include "sys/mem.h"
 
 #define N_SOLVES       21 /* of which the median is shown */
-#define FILE_BYTES_MAX ((size_t)256 << 20)
 #define CELL_BYTES_MAX 8 /* "-1," .. "16383," and a line end */
 
 enum {
@@ -77,21 +77,11 @@ typedef struct result {
     double solve_ms;
 } result;
 
-static ek_status read_table(job *j, const char *path, double min, bool integer,
-                            ek_place_table *out_table, ek_err *err)
-{
-    ek_str text;
-    ek_status status = ek_sys_file_read(path, FILE_BYTES_MAX, &text, err);
-    if (status != EK_OK) return status;
-    status = ek_place_csv_parse(text, min, integer, path, &j->arena, out_table, err);
-    ek_sys_free((void *)(uintptr_t)text.data);
-    return status;
-}
-
 static ek_status read_from(job *j, ek_err *err)
 {
     ek_place_table table;
-    ek_status status = read_table(j, j->from_path, EK_PLACE_EMPTY, true, &table, err);
+    ek_status status =
+        ek_cli_table_read(j->from_path, EK_PLACE_EMPTY, true, &j->arena, &table, err);
     if (status != EK_OK) return status;
     if (table.n_rows != j->loads.n_rows || table.n_columns != j->topology.n_slots)
         return ek_err_set(err, EK_EFORMAT,
@@ -114,7 +104,7 @@ static ek_status read_from(job *j, ek_err *err)
 
 static ek_status read_inputs(job *j, ek_err *err)
 {
-    ek_status status = read_table(j, j->loads_path, 0.0, false, &j->loads, err);
+    ek_status status = ek_cli_table_read(j->loads_path, 0.0, false, &j->arena, &j->loads, err);
     if (status != EK_OK) return status;
     j->topology = (ek_place_topology){
         .n_experts = j->loads.n_columns,

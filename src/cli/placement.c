@@ -1,11 +1,21 @@
 #include "cli/placement.h"
 
-#include "place/csv.h"
 #include "place/place.h"
 #include "sys/file.h"
 #include "sys/mem.h"
 
 #define FILE_BYTES_MAX ((size_t)256 << 20)
+
+ek_status ek_cli_table_read(const char *path, double min, bool integer, ek_arena *perm,
+                            ek_place_table *out_table, ek_err *err)
+{
+    ek_str text;
+    ek_status status = ek_sys_file_read(path, FILE_BYTES_MAX, &text, err);
+    if (status != EK_OK) return status;
+    status = ek_place_csv_parse(text, min, integer, path, perm, out_table, err);
+    ek_sys_free((void *)(uintptr_t)text.data);
+    return status;
+}
 
 static ek_status take_table(const char *path, const ek_place_table *table, ek_arena *perm,
                             ek_engine_params *params, ek_err *err)
@@ -30,12 +40,8 @@ static ek_status take_table(const char *path, const ek_place_table *table, ek_ar
 ek_status ek_cli_placement_load(const char *path, ek_arena *perm, ek_engine_params *params,
                                 ek_err *err)
 {
-    ek_str text;
     ek_place_table table;
-    ek_status status = ek_sys_file_read(path, FILE_BYTES_MAX, &text, err);
-    if (status != EK_OK) return status;
-    status = ek_place_csv_parse(text, EK_PLACE_EMPTY, true, path, perm, &table, err);
-    ek_sys_free((void *)(uintptr_t)text.data);
+    ek_status status = ek_cli_table_read(path, EK_PLACE_EMPTY, true, perm, &table, err);
     if (status == EK_OK) status = take_table(path, &table, perm, params, err);
     return status;
 }

@@ -1,5 +1,6 @@
 /*
- * A placement file for serve: which expert lies in which slot of each layer when serving begins.
+ * Tables in files: loads and placements (docs/formats/placement.md), and a placement for serve:
+ * which expert lies in which slot of each layer when serving begins.
  */
 #ifndef EK_CLI_PLACEMENT_H
 #define EK_CLI_PLACEMENT_H
@@ -8,6 +9,11 @@
 #include "base/attr.h"
 #include "base/err.h"
 #include "engine/params.h"
+#include "place/csv.h"
+
+/** Read a table. @return as ek_place_csv_parse; what reading the file gave */
+EK_MUST ek_status ek_cli_table_read(const char *path, double min, bool integer, ek_arena *perm,
+                                    ek_place_table *out_table, ek_err *err);
 
 /**
  * Read a file that `evenkeel place --out` wrote (docs/formats/placement.md) into engine params. As
