@@ -19,7 +19,7 @@
 #include "sys/mem.h"
 
 #define N_SOLVES       21 /* of which the median is shown */
-#define CELL_BYTES_MAX 8 /* "-1," .. "16383," and a line end */
+#define CELL_BYTES_MAX 8  /* "-1," .. "16383," and a line end */
 
 enum {
     OPTION_LOADS,
