@@ -6,7 +6,15 @@
  * of time. EK_PACK_ROWS rows become a panel of exactly as many bytes: their blocks one after the
  * other, of each block its first four bytes of all rows, then the next four, and so on. Types whose
  * block has a 2-byte scale beyond a multiple of four have all these scales behind the panel's
- * blocks, those of 16 rows side by side. No bit of a weight changes. Pure.
+ * blocks, those of 16 rows side by side.
+ *
+ * Q6_K, whose codes lie in two parts of a block, is regrouped on the way. Of each half block, 16
+ * codes of six bits, the first twelve become the low bits of twelve bytes, and the last four are
+ * cut up into the bytes' top bits: code 12 + i has bits 5 and 4 in byte i, 3 and 2 in byte 4 + i, 1
+ * and 0 in byte 8 + i. Half blocks follow each other in the order in which kernels add them up
+ * (ek_kernels_pack_q6_k_block).
+ *
+ * No bit of a weight changes. Pure.
  */
 #ifndef EK_KERNELS_PACK_H
 #define EK_KERNELS_PACK_H
@@ -21,6 +29,18 @@
 
 /** 4-byte groups of a block that are interleaved; 0: matrices of this type cannot be packed. */
 size_t ek_kernels_pack_dwords(ek_type type);
+
+/** Which of a Q6_K block's eight 32-column blocks half block i (0..15) of a packed one is of. */
+static inline int ek_kernels_pack_q6_k_block(int i)
+{
+    return i / 8 * 4 + i % 2 * 2 + i / 2 % 2; /* 0 2 1 3 0 2 1 3 4 6 5 7 4 6 5 7 */
+}
+
+/** Which of that block's halves it is. */
+static inline int ek_kernels_pack_q6_k_half(int i)
+{
+    return i / 4 % 2;
+}
 
 /**
  * Pack one panel.

@@ -17,7 +17,6 @@ enum {
     EK_DOT_TOKENS = 2,
     EK_DOT_DIRECT_TOKENS = 1,
     EK_DOT_DIRECT_PLAIN_TOKENS = 1,
-    EK_DOT_DIRECT_PACKED = 0,
 };
 
 EK_V16_INLINE __m256i load_4_everywhere(const int8_t *x)

@@ -12,7 +12,6 @@ enum {
     EK_DOT_TOKENS = 6,
     EK_DOT_DIRECT_TOKENS = 6,
     EK_DOT_DIRECT_PLAIN_TOKENS = 4,
-    EK_DOT_DIRECT_PACKED = 1,
 };
 
 EK_V16_INLINE int32_t load_4(const int8_t *x)

@@ -2,11 +2,11 @@
  * Quantised matrices against int8 activations, written on v16; include panel_body.h and
  * unpack_body.h first. The order of additions is theirs.
  *
- * Loops from outside: chunks of tokens, row tiles, panels of 256 columns, groups of tokens.
- * Directly means: row tiles of one panel, whose codes are multiplied as they are unpacked, anew for
- * every DIRECT_TOKENS tokens. That is best for few tokens, and, where unpacking a packed matrix
- * costs little, for any number. Otherwise row tiles have EK_DOT_PANELS panels, and a panel is
- * unpacked once per chunk. Between panels totals wait in a small array.
+ * Few tokens are multiplied directly: row tiles are one panel, whose codes are used as they are
+ * unpacked, and totals stay in registers over all columns. With more tokens row tiles have
+ * EK_DOT_PANELS panels, which are unpacked into a buffer once per chunk of tokens. Loops from
+ * outside: chunks of tokens, row tiles, panels of 256 columns, groups of tokens; between panels
+ * totals wait in a small array.
  */
 
 enum {
@@ -15,7 +15,6 @@ enum {
     TILE_TOKENS = EK_DOT_TOKENS,
     TILE_TOKENS_MIN = DIRECT_PLAIN_TOKENS / 2 + 1, /* tiles are equal parts of more tokens */
     TILE_ROWS = TILE_PANELS * PANEL_ROWS,
-    DIRECT_PACKED = EK_DOT_DIRECT_PACKED,
     CHUNK_TOKENS =
         96, /* their totals and one panel's activations stay near the first-level cache */
     PANEL_COLS = PANEL_BLOCKS * EK_ACT_BLOCK,
@@ -25,16 +24,16 @@ enum {
 typedef struct tile_job {
     const panel *panels; /* (TILE_PANELS) */
     int n_blocks, n_tokens;
-    panel_token x[TILE_TOKENS];
+    const panel_token *x;      /* (n_tokens) */
+    int64_t first_block;       /* of the panels, counted from the tokens' first column */
     float (*total)[TILE_ROWS]; /* (n_tokens) */
 } tile_job;
 
-/* A matrix times tokens, as ek_matmul_fn has it, with the tokens' indices filled in. */
+/* A matrix times tokens, as ek_matmul_fn has it. */
 typedef struct rows_job {
     const ek_mat *w;
     int32_t row_end;
-    const ek_act *x;
-    const int32_t *token; /* (n_tokens) */
+    const panel_token *x; /* (n_tokens) */
     int n_tokens;
     bool first_chunk; /* of tokens: the weights come from memory */
     float *y;
@@ -44,7 +43,7 @@ typedef struct rows_job {
 typedef struct q_format {
     int block_cols, block_bytes;
     void (*direct)(const rows_job *job, int32_t row); /* a row tile of one panel */
-    void (*unpack)(const source *from, panel *out);
+    void (*unpack)(bool packed, source *from, panel *out);
     void (*tile)(const tile_job *job);
 } q_format;
 
@@ -87,7 +86,7 @@ EK_V16_INLINE void tile_affine(int code_bits, int n_tokens, const tile_job *job)
             code[v] = job->panels[v].code[block][0];
 #pragma GCC unroll 6
         for (int t = 0; t < n_tokens; t++) {
-            q[t] = job->x[t].q + block * EK_ACT_BLOCK;
+            q[t] = job->x[t].q + (job->first_block + block) * EK_ACT_BLOCK;
 #pragma GCC unroll 2
             for (int v = 0; v < TILE_PANELS; v++)
                 sum[t][v] = v16i_zero();
@@ -98,7 +97,9 @@ EK_V16_INLINE void tile_affine(int code_bits, int n_tokens, const tile_job *job)
             v16f a = v16f_load(job->panels[v].a[block]), b = v16f_load(job->panels[v].b[block]);
 #pragma GCC unroll 6
             for (int t = 0; t < n_tokens; t++)
-                total[t][v] = affine_add(total[t][v], sum[t][v], a, b, &job->x[t], block);
+                total[t][v] = affine_add(total[t][v], sum[t][v], a, b,
+                                         job->x[t].scale[job->first_block + block],
+                                         job->x[t].scaled_sum[job->first_block + block]);
         }
     }
     totals_store(job, n_tokens, total);
@@ -116,10 +117,10 @@ EK_V16_INLINE void tile_half(int half, int block, int n_tokens, const tile_job *
         code[v] = job->panels[v].code[block][half * 4];
 #pragma GCC unroll 6
     for (int t = 0; t < n_tokens; t++) {
-        q[t] = job->x[t].q + block * EK_ACT_BLOCK + half * EK_ACT_BLOCK / 2;
+        q[t] = job->x[t].q + (2 * (job->first_block + block) + half) * EK_ACT_BLOCK / 2;
 #pragma GCC unroll 2
         for (int v = 0; v < TILE_PANELS; v++)
-            sum[t][v] = v16i_set1(job->x[t].half_offset[2 * block + half]);
+            sum[t][v] = v16i_set1(job->x[t].half_offset[2 * (job->first_block + block) + half]);
     }
     dot_add(6, n_tokens, BLOCK_DWORDS / 2, code, q, sum);
 #pragma GCC unroll 2
@@ -128,7 +129,8 @@ EK_V16_INLINE void tile_half(int half, int block, int n_tokens, const tile_job *
         v16f factor = v16f_load(half == 0 ? p->a[block] : p->b[block]);
 #pragma GCC unroll 6
         for (int t = 0; t < n_tokens; t++)
-            total[t][v] = half_add(total[t][v], sum[t][v], factor, &job->x[t], block);
+            total[t][v] =
+                half_add(total[t][v], sum[t][v], factor, job->x[t].scale[job->first_block + block]);
     }
 }
 
@@ -146,17 +148,13 @@ EK_V16_INLINE void tile_halves(int n_tokens, const tile_job *job)
     totals_store(job, n_tokens, total);
 }
 
-EK_V16_INLINE void panel_fill(scales_fn scales, codes_fn codes, const source *from, panel *out)
+EK_V16_INLINE void panel_fill(codes_fn codes, bool packed, source *from, panel *out)
 {
-    sink s;
-    s.out = out;
-    if (from->packed && !DIRECT_PACKED) {
-        scales(true, from, out);
+    sink s = {.out = out};
+    if (packed)
         codes(true, 0, from, &s);
-    } else {
-        scales(false, from, out);
+    else
         codes(false, 0, from, &s);
-    }
 }
 
 static int32_t min_i32(int32_t a, int32_t b)
@@ -189,24 +187,22 @@ typedef struct padded_rows {
 static_assert(sizeof(ek_block_q8_0) * PANEL_BLOCKS >= sizeof(ek_block_q6_K), "any type fits");
 
 /* Columns `col` and following of panel rows from `row` on; `pad` is used by tiny matrices only. */
-static source source_at(const ek_mat *w, int32_t row, int32_t col, padded_rows *pad,
-                        prefetch *ahead)
+static source source_at(const ek_mat *w, int32_t row, int32_t col, padded_rows *pad)
 {
     const q_format *format = &format_table[w->type];
     const uint8_t *data = w->data;
-    size_t offset = (size_t)(col / format->block_cols) * (size_t)format->block_bytes;
     int32_t n_cols = min_i32(PANEL_COLS, w->n_cols - col);
-    source from = {.n_blocks = n_cols / EK_ACT_BLOCK, .ahead = ahead};
+    size_t block = (size_t)(col / format->block_cols);
+    source from = {.n_blocks = n_cols / EK_ACT_BLOCK};
     if (w->packed) {
         size_t code_bytes = ek_kernels_pack_dwords(w->type) * sizeof(uint32_t);
-        size_t block = (size_t)(col / format->block_cols);
         size_t n_blocks = (size_t)(w->n_cols / format->block_cols);
         const uint8_t *rows = data + (size_t)panel_first_row(w, row) * w->row_bytes;
-        from.packed = true;
         from.first = rows + block * code_bytes * PANEL_ROWS;
         from.scales = rows + (n_blocks * code_bytes + block * sizeof(uint16_t)) * PANEL_ROWS;
         return from;
     }
+    size_t offset = block * (size_t)format->block_bytes;
     if (w->n_rows >= PANEL_ROWS) {
         from.first = data + (size_t)panel_first_row(w, row) * w->row_bytes + offset;
         from.stride = w->row_bytes;
@@ -230,10 +226,10 @@ static void panel_store(const ek_mat *w, int32_t row, int32_t row_end, const flo
     if (n > 0) memcpy(y + row, lanes + (row - first), (size_t)n * sizeof *y);
 }
 
-static panel_token token_at(const ek_act *x, int64_t token, int32_t col)
+static panel_token token_of(const ek_act *x, int64_t token)
 {
-    int64_t block = token * (x->n_cols / EK_ACT_BLOCK) + col / EK_ACT_BLOCK;
-    return (panel_token){.q = x->q + token * x->n_cols + col,
+    int64_t block = token * (x->n_cols / EK_ACT_BLOCK);
+    return (panel_token){.q = x->q + token * x->n_cols,
                          .scale = x->scale + block,
                          .scaled_sum = x->scaled_sum + block,
                          .half_offset = x->half_offset + 2 * block};
@@ -247,140 +243,129 @@ static int next_part(int n, int n_parts)
     return (n + n_parts - 1) / n_parts;
 }
 
-/* n_tokens tokens, from token `done` of the job on, against one panel. */
-EK_V16_INLINE void direct_part(bool packed, codes_fn codes, int n_tokens, const rows_job *job,
-                               int32_t col, int done, const source *from, panel *scales,
-                               float (*total)[PANEL_ROWS])
-{
-    panel_token x[DIRECT_TOKENS];
-    sink s = {.out = scales, .x = x};
-#pragma GCC unroll 6
-    for (int t = 0; t < n_tokens; t++) {
-        x[t] = token_at(job->x, job->token[done + t], col);
-        s.total[t] = v16f_load(total[done + t]);
-    }
-    codes(packed, n_tokens, from, &s);
-#pragma GCC unroll 6
-    for (int t = 0; t < n_tokens; t++)
-        v16f_store(total[done + t], s.total[t]);
-}
-
-/* direct_part with n_tokens as a constant; which ones there are is known below. */
-EK_V16_INLINE void direct_switch(bool packed, codes_fn codes, int n_tokens, const rows_job *job,
-                                 int32_t col, int done, const source *from, panel *scales,
-                                 float (*total)[PANEL_ROWS])
-{
-    static_assert(DIRECT_TOKENS == 1 || DIRECT_TOKENS == 6, "every number is listed");
-    /* Those that do not occur are not compiled: each is thousands of instructions. */
-    const int most = packed ? DIRECT_TOKENS : DIRECT_PLAIN_TOKENS;
-    switch (most == 1 ? 1 : n_tokens) {
-    case 1: direct_part(packed, codes, 1, job, col, done, from, scales, total); break;
-    case 2: direct_part(packed, codes, 2, job, col, done, from, scales, total); break;
-    case 3: direct_part(packed, codes, 3, job, col, done, from, scales, total); break;
-    case 4: direct_part(packed, codes, 4, job, col, done, from, scales, total); break;
-    case 5:
-        direct_part(packed, codes, most < 5 ? most : 5, job, col, done, from, scales, total);
-        break;
-    default: direct_part(packed, codes, most, job, col, done, from, scales, total); break;
-    }
-}
-
 /*
- * One panel of rows against a chunk of tokens, in nearly equal parts. packed, scales
- * and codes are constants at every call.
+ * One panel of rows against all of the job's tokens. packed, n_tokens and codes are constants at
+ * every call.
  */
-EK_V16_INLINE void direct_panel(bool packed, scales_fn scales, codes_fn codes, const rows_job *job,
+EK_V16_INLINE void direct_panel(bool packed, codes_fn codes, int n_tokens, const rows_job *job,
                                 int32_t row)
 {
     const ek_mat *w = job->w;
-    EK_ALIGNED(64) float total[CHUNK_TOKENS][PANEL_ROWS];
-    panel buffer;
+    const int panel_blocks = PANEL_COLS / format_table[w->type].block_cols;
+    const size_t code_bytes = ek_kernels_pack_dwords(w->type) * sizeof(uint32_t);
+    EK_ALIGNED(64) float lanes[PANEL_ROWS];
     padded_rows pad;
-    prefetch ahead = {0, 0}, fetched = {0, 0};
-    if (job->first_chunk) ahead = rows_after(w, row, job->row_end, PANEL_ROWS);
-    memset(total, 0, (size_t)job->n_tokens * sizeof total[0]);
-    for (int32_t col = 0; col < w->n_cols; col += PANEL_COLS) {
-        source from = source_at(w, row, col, &pad, &ahead);
-        scales(packed, &from, &buffer);
-        int done = 0, n;
-        for (int n_parts = next_part(job->n_tokens, DIRECT_TOKENS); n_parts > 0; n_parts--) {
-            n = next_part(job->n_tokens - done, n_parts);
-            direct_switch(packed, codes, n, job, col, done, &from, &buffer, total);
-            from.ahead = &fetched;
-            done += n;
+    sink s = {.x = job->x};
+#pragma GCC unroll 6
+    for (int t = 0; t < n_tokens; t++)
+        s.total[t] = v16f_zero();
+    source from = source_at(w, row, 0, &pad);
+    from.ahead = rows_after(w, row, job->row_end, PANEL_ROWS);
+    for (int32_t col = 0;;) {
+        codes(packed, n_tokens, &from, &s);
+        col += PANEL_COLS;
+        if (col >= w->n_cols) break;
+        s.first_block += PANEL_BLOCKS;
+        if (packed) {
+            from.first += (size_t)panel_blocks * code_bytes * PANEL_ROWS;
+            from.scales += (size_t)panel_blocks * sizeof(uint16_t) * PANEL_ROWS;
+            from.n_blocks = min_i32(PANEL_BLOCKS, (w->n_cols - col) / EK_ACT_BLOCK);
+        } else {
+            prefetch ahead = from.ahead;
+            from = source_at(w, row, col, &pad);
+            from.ahead = ahead;
         }
     }
-    for (int t = 0; t < job->n_tokens; t++)
-        panel_store(w, row, job->row_end, total[t], job->y + t * job->y_stride);
+#pragma GCC unroll 6
+    for (int t = 0; t < n_tokens; t++) {
+        v16f_store(lanes, s.total[t]);
+        panel_store(w, row, job->row_end, lanes, job->y + t * job->y_stride);
+    }
 }
 
-EK_V16_INLINE void direct_rows(scales_fn scales, codes_fn codes, const rows_job *job, int32_t row)
+/* direct_panel with n_tokens as a constant. */
+EK_V16_INLINE void direct_switch(bool packed, codes_fn codes, const rows_job *job, int32_t row)
+{
+    static_assert(DIRECT_TOKENS == 1 || DIRECT_TOKENS == 6, "every number is listed");
+    /* Those that do not occur are not compiled: each is hundreds of instructions. */
+    const int most = packed ? DIRECT_TOKENS : DIRECT_PLAIN_TOKENS;
+    switch (most == 1 ? 1 : job->n_tokens) {
+    case 1: direct_panel(packed, codes, 1, job, row); break;
+    case 2: direct_panel(packed, codes, 2, job, row); break;
+    case 3: direct_panel(packed, codes, 3, job, row); break;
+    case 4: direct_panel(packed, codes, 4, job, row); break;
+    case 5: direct_panel(packed, codes, most < 5 ? most : 5, job, row); break;
+    default: direct_panel(packed, codes, most, job, row); break;
+    }
+}
+
+EK_V16_INLINE void direct_rows(codes_fn codes, const rows_job *job, int32_t row)
 {
     if (job->w->packed)
-        direct_panel(true, scales, codes, job, row);
+        direct_switch(true, codes, job, row);
     else
-        direct_panel(false, scales, codes, job, row);
+        direct_switch(false, codes, job, row);
 }
 
 /* What format_table names, the same for every instruction set. */
 
-static void q4_0_unpack(const source *from, panel *out)
+static void q4_0_unpack(bool packed, source *from, panel *out)
 {
-    panel_fill(scales_q4_0, codes_q4_0, from, out);
+    panel_fill(codes_q4_0, packed, from, out);
 }
 
 static void q4_0_direct(const rows_job *job, int32_t row)
 {
-    direct_rows(scales_q4_0, codes_q4_0, job, row);
+    direct_rows(codes_q4_0, job, row);
 }
 
-static void q8_0_unpack(const source *from, panel *out)
+static void q8_0_unpack(bool packed, source *from, panel *out)
 {
-    panel_fill(scales_q8_0, codes_q8_0, from, out);
+    panel_fill(codes_q8_0, packed, from, out);
 }
 
 static void q8_0_direct(const rows_job *job, int32_t row)
 {
-    direct_rows(scales_q8_0, codes_q8_0, job, row);
+    direct_rows(codes_q8_0, job, row);
 }
 
-static void q4_k_unpack(const source *from, panel *out)
+static void q4_k_unpack(bool packed, source *from, panel *out)
 {
-    panel_fill(scales_k, codes_q4_k, from, out);
+    panel_fill(codes_q4_k, packed, from, out);
 }
 
 static void q4_k_direct(const rows_job *job, int32_t row)
 {
-    direct_rows(scales_k, codes_q4_k, job, row);
+    direct_rows(codes_q4_k, job, row);
 }
 
-static void q5_k_unpack(const source *from, panel *out)
+static void q5_k_unpack(bool packed, source *from, panel *out)
 {
-    panel_fill(scales_k, codes_q5_k, from, out);
+    panel_fill(codes_q5_k, packed, from, out);
 }
 
 static void q5_k_direct(const rows_job *job, int32_t row)
 {
-    direct_rows(scales_k, codes_q5_k, job, row);
+    direct_rows(codes_q5_k, job, row);
 }
 
-static void q6_k_unpack(const source *from, panel *out)
+static void q6_k_unpack(bool packed, source *from, panel *out)
 {
-    panel_fill(scales_q6_k, codes_q6_k, from, out);
+    panel_fill(codes_q6_k, packed, from, out);
 }
 
 static void q6_k_direct(const rows_job *job, int32_t row)
 {
-    direct_rows(scales_q6_k, codes_q6_k, job, row);
+    direct_rows(codes_q6_k, job, row);
 }
 
-static void tokens_add(const rows_job *job, int32_t col, tile_job *tile, float (*total)[TILE_ROWS])
+/* All tokens against the panels that tile has. */
+static void tokens_add(const rows_job *job, tile_job *tile, float (*total)[TILE_ROWS])
 {
     int done = 0;
     for (int n_tiles = next_part(job->n_tokens, TILE_TOKENS); n_tiles > 0; n_tiles--) {
         tile->n_tokens = next_part(job->n_tokens - done, n_tiles);
-        for (int t = 0; t < tile->n_tokens; t++)
-            tile->x[t] = token_at(job->x, job->token[done + t], col);
+        tile->x = job->x + done;
         tile->total = total + done;
         format_table[job->w->type].tile(tile);
         done += tile->n_tokens;
@@ -399,11 +384,14 @@ static void tile_rows(const rows_job *job, int32_t row)
     tile_job tile = {.panels = panels};
     for (int32_t col = 0; col < w->n_cols; col += PANEL_COLS) {
         for (int v = 0; v < TILE_PANELS; v++) {
-            source from = source_at(w, row + v * PANEL_ROWS, col, &pad, &ahead);
+            source from = source_at(w, row + v * PANEL_ROWS, col, &pad);
+            from.ahead = ahead;
             tile.n_blocks = from.n_blocks;
-            format_table[w->type].unpack(&from, &panels[v]);
+            format_table[w->type].unpack(w->packed, &from, &panels[v]);
+            ahead = from.ahead;
         }
-        tokens_add(job, col, &tile, total);
+        tile.first_block = col / EK_ACT_BLOCK;
+        tokens_add(job, &tile, total);
     }
     for (int t = 0; t < job->n_tokens; t++)
         for (int v = 0; v < TILE_PANELS; v++)
@@ -416,17 +404,17 @@ static void matmul_q(const ek_mat *w, int32_t row_beg, int32_t row_end, const ek
                      const int32_t *token_idx, int32_t n_tokens, float *y, int64_t y_stride)
 {
     ek_dassert(!w->packed || row_beg % EK_PACK_ROWS == 0);
-    const bool direct = n_tokens <= DIRECT_PLAIN_TOKENS || (w->packed && DIRECT_PACKED);
+    const bool direct = n_tokens <= (w->packed ? DIRECT_TOKENS : DIRECT_PLAIN_TOKENS);
     const int32_t n_rows = direct ? PANEL_ROWS : TILE_ROWS;
-    int32_t token[CHUNK_TOKENS];
-    rows_job job = {.w = w, .row_end = row_end, .x = x, .token = token, .y_stride = y_stride};
+    panel_token token[CHUNK_TOKENS];
+    rows_job job = {.w = w, .row_end = row_end, .x = token, .y_stride = y_stride};
     int32_t done = 0;
     for (int n_chunks = next_part(n_tokens, CHUNK_TOKENS); n_chunks > 0; n_chunks--) {
         job.first_chunk = done == 0;
         job.n_tokens = next_part(n_tokens - done, n_chunks);
         job.y = y + done * y_stride;
         for (int t = 0; t < job.n_tokens; t++)
-            token[t] = token_idx ? token_idx[done + t] : done + t;
+            token[t] = token_of(x, token_idx ? token_idx[done + t] : done + t);
         for (int32_t row = row_beg; row < row_end; row += n_rows) {
             if (direct)
                 format_table[w->type].direct(&job, row);

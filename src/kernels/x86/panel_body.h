@@ -23,6 +23,7 @@ enum {
     CODE_BYTES = 64,  /* one group of 4 columns of 16 rows */
     DIRECT_TOKENS = EK_DOT_DIRECT_TOKENS,
     SINK_SLOTS = 2, /* blocks whose codes arrive interleaved */
+    STREAM_AHEAD_BYTES = 4096,
 };
 
 typedef struct panel {
@@ -31,37 +32,48 @@ typedef struct panel {
     EK_ALIGNED(64) uint8_t code[PANEL_BLOCKS][BLOCK_DWORDS][CODE_BYTES];
 } panel;
 
-/* A token's activations, from a panel's first column on. */
+/* A token's activations, from a matrix's first column on. */
 typedef struct panel_token {
     const int8_t *q;
     const float *scale, *scaled_sum;
     const int32_t *half_offset;
 } panel_token;
 
-EK_V16_INLINE v16f affine_add(v16f total, v16i sum, v16f a, v16f b, const panel_token *x, int block)
+EK_V16_INLINE v16f affine_add(v16f total, v16i sum, v16f a, v16f b, float scale, float scaled_sum)
 {
-    v16f scale = v16f_mul(a, v16f_set1(x->scale[block]));
-    total = v16f_fma(v16f_from_i(sum), scale, total);
-    return v16f_fnma(b, v16f_set1(x->scaled_sum[block]), total);
+    v16f factor = v16f_mul(a, v16f_set1(scale));
+    total = v16f_fma(v16f_from_i(sum), factor, total);
+    return v16f_fnma(b, v16f_set1(scaled_sum), total);
 }
 
-EK_V16_INLINE v16f half_add(v16f total, v16i sum, v16f factor, const panel_token *x, int block)
+EK_V16_INLINE v16f half_add(v16f total, v16i sum, v16f f, float scale)
 {
-    v16f scale = v16f_mul(factor, v16f_set1(x->scale[block]));
-    return v16f_fma(v16f_from_i(sum), scale, total);
+    v16f factor = v16f_mul(f, v16f_set1(scale));
+    return v16f_fma(v16f_from_i(sum), factor, total);
 }
 
 /*
- * Where unpacked codes go. With n_tokens 0 they are stored in a panel, for many tokens to use;
- * otherwise they are multiplied with a few tokens on the spot, which saves writing and reading
- * them. n_tokens is a constant at every call.
+ * Where unpacked codes and scales go. With n_tokens 0 they are stored in a panel, for many tokens
+ * to use; otherwise they are multiplied with a few tokens on the spot, which saves writing and
+ * reading them. n_tokens is a constant at every call.
  */
 typedef struct sink {
-    panel *out;           /* its scales are there; direct products use nothing else of it */
+    panel *out;           /* n_tokens 0 */
     const panel_token *x; /* (n_tokens) */
+    int64_t first_block;  /* of the panel, counted from the tokens' first column */
     v16i sum[SINK_SLOTS][DIRECT_TOKENS];
     v16f total[DIRECT_TOKENS];
 } sink;
+
+/*
+ * To be called once per run of blocks: what x points to is read again from here on. Otherwise
+ * compilers keep 24 pointers of six tokens, and for want of other registers in vector registers,
+ * where every use takes a port away from products.
+ */
+EK_V16_INLINE void sink_reload(sink *s)
+{
+    __asm__("" : "+r"(s->x));
+}
 
 EK_V16_INLINE void sink_begin(int n_tokens, sink *s, int slot)
 {
@@ -73,8 +85,10 @@ EK_V16_INLINE void sink_begin(int n_tokens, sink *s, int slot)
 EK_V16_INLINE void sink_begin_half(int n_tokens, sink *s, int slot, int block, int half)
 {
 #pragma GCC unroll 6
-    for (int t = 0; t < n_tokens; t++)
-        s->sum[slot][t] = v16i_set1(s->x[t].half_offset[2 * block + half]);
+    for (int t = 0; t < n_tokens; t++) {
+        const int32_t *offset = s->x[t].half_offset + 2 * s->first_block;
+        s->sum[slot][t] = v16i_set1(offset[2 * block + half]);
+    }
 }
 
 /* Codes of columns 4 * dword.. of a block. */
@@ -84,23 +98,33 @@ EK_V16_INLINE void sink_take(int code_bits, int n_tokens, sink *s, int slot, int
     if (n_tokens == 0) v16i_store(s->out->code[block][dword], codes);
 #pragma GCC unroll 6
     for (int t = 0; t < n_tokens; t++) {
-        const int8_t *q = s->x[t].q + block * EK_ACT_BLOCK + dword * 4;
-        s->sum[slot][t] = dot_add_4(code_bits, s->sum[slot][t], codes, q);
+        const int8_t *q = s->x[t].q + s->first_block * EK_ACT_BLOCK;
+        s->sum[slot][t] =
+            dot_add_4(code_bits, s->sum[slot][t], codes, q + block * EK_ACT_BLOCK + dword * 4);
     }
 }
 
-EK_V16_INLINE void sink_finish(int n_tokens, sink *s, int slot, int block)
+EK_V16_INLINE void sink_finish(int n_tokens, sink *s, int slot, int block, v16f a, v16f b)
 {
-    v16f a = v16f_load(s->out->a[block]), b = v16f_load(s->out->b[block]);
+    if (n_tokens == 0) {
+        v16f_store(s->out->a[block], a);
+        v16f_store(s->out->b[block], b);
+    }
 #pragma GCC unroll 6
-    for (int t = 0; t < n_tokens; t++)
-        s->total[t] = affine_add(s->total[t], s->sum[slot][t], a, b, &s->x[t], block);
+    for (int t = 0; t < n_tokens; t++) {
+        const float *scale = s->x[t].scale + s->first_block;
+        const float *scaled_sum = s->x[t].scaled_sum + s->first_block;
+        s->total[t] =
+            affine_add(s->total[t], s->sum[slot][t], a, b, scale[block], scaled_sum[block]);
+    }
 }
 
-EK_V16_INLINE void sink_finish_half(int n_tokens, sink *s, int slot, int block, int half)
+EK_V16_INLINE void sink_finish_half(int n_tokens, sink *s, int slot, int block, int half, v16f f)
 {
-    v16f factor = v16f_load(half == 0 ? s->out->a[block] : s->out->b[block]);
+    if (n_tokens == 0) v16f_store(half == 0 ? s->out->a[block] : s->out->b[block], f);
 #pragma GCC unroll 6
-    for (int t = 0; t < n_tokens; t++)
-        s->total[t] = half_add(s->total[t], s->sum[slot][t], factor, &s->x[t], block);
+    for (int t = 0; t < n_tokens; t++) {
+        const float *scale = s->x[t].scale + s->first_block;
+        s->total[t] = half_add(s->total[t], s->sum[slot][t], f, scale[block]);
+    }
 }

@@ -272,6 +272,15 @@ EK_V16_INLINE v16i v16i_xor(v16i a, v16i b)
     return (v16i){_mm256_xor_si256(a.low, b.low), _mm256_xor_si256(a.high, b.high)};
 }
 
+/** Bits of a where those of mask are set, of b elsewhere. */
+EK_V16_INLINE v16i v16i_select(v16i mask, v16i a, v16i b)
+{
+    return (v16i){
+        _mm256_or_si256(_mm256_and_si256(mask.low, a.low), _mm256_andnot_si256(mask.low, b.low)),
+        _mm256_or_si256(_mm256_and_si256(mask.high, a.high),
+                        _mm256_andnot_si256(mask.high, b.high))};
+}
+
 EK_V16_INLINE v16i v16i_add(v16i a, v16i b)
 {
     return (v16i){_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};

@@ -256,6 +256,12 @@ EK_V16_INLINE v16i v16i_xor(v16i a, v16i b)
     return _mm512_xor_si512(a, b);
 }
 
+/** Bits of a where those of mask are set, of b elsewhere. */
+EK_V16_INLINE v16i v16i_select(v16i mask, v16i a, v16i b)
+{
+    return _mm512_ternarylogic_epi32(mask, a, b, 0xca);
+}
+
 EK_V16_INLINE v16i v16i_add(v16i a, v16i b)
 {
     return _mm512_add_epi32(a, b);
