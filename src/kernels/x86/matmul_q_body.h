@@ -9,12 +9,15 @@
  * totals wait in a small array.
  */
 
+#include "base/size.h"
+
 enum {
     DIRECT_PLAIN_TOKENS = EK_DOT_DIRECT_PLAIN_TOKENS,
     TILE_PANELS = EK_DOT_PANELS,
     TILE_TOKENS = EK_DOT_TOKENS,
     TILE_TOKENS_MIN = DIRECT_PLAIN_TOKENS / 2 + 1, /* tiles are equal parts of more tokens */
     TILE_ROWS = TILE_PANELS * PANEL_ROWS,
+    FETCH_TILES = 2, /* of a panel's tiles, that fetch the next panel */
     CHUNK_TOKENS =
         96, /* their totals and one panel's activations stay near the first-level cache */
     PANEL_COLS = PANEL_BLOCKS * EK_ACT_BLOCK,
@@ -24,9 +27,11 @@ enum {
 typedef struct tile_job {
     const panel *panels; /* (TILE_PANELS) */
     int n_blocks, n_tokens;
-    const panel_token *x;      /* (n_tokens) */
-    int64_t first_block;       /* of the panels, counted from the tokens' first column */
-    float (*total)[TILE_ROWS]; /* (n_tokens) */
+    const panel_token *x;             /* (n_tokens) */
+    int64_t first_block;              /* of the panels, counted from the tokens' first column */
+    const uint8_t *next[TILE_PANELS]; /* what will be unpacked after these panels */
+    size_t fetch_bytes;               /* of each of them with every block; 0: not packed */
+    float (*total)[TILE_ROWS];        /* (n_tokens) */
 } tile_job;
 
 /* A matrix times tokens, as ek_matmul_fn has it. */
@@ -72,6 +77,19 @@ EK_V16_INLINE void totals_store(const tile_job *job, int n_tokens,
             v16f_store(job->total[t] + v * PANEL_ROWS, total[t][v]);
 }
 
+/*
+ * Fetch a part of the next panels. Products of a tile touch no memory beyond the first-level cache,
+ * so this is when the memory has time; in one go with unpacking, fetches would queue up and both
+ * would wait.
+ */
+EK_V16_INLINE void tile_fetch(const tile_job *job, int block)
+{
+    size_t beg = (size_t)block * job->fetch_bytes;
+    for (size_t at = beg; at < beg + job->fetch_bytes; at += EK_CACHE_LINE)
+        for (int v = 0; v < TILE_PANELS; v++)
+            _mm_prefetch((const char *)(job->next[v] + at), _MM_HINT_T1);
+}
+
 /* Weights a * code - b. code_bits and n_tokens are constants at every call. */
 EK_V16_INLINE void tile_affine(int code_bits, int n_tokens, const tile_job *job)
 {
@@ -81,6 +99,7 @@ EK_V16_INLINE void tile_affine(int code_bits, int n_tokens, const tile_job *job)
         v16i sum[TILE_TOKENS][TILE_PANELS];
         const uint8_t *code[TILE_PANELS];
         const int8_t *q[TILE_TOKENS];
+        tile_fetch(job, block);
 #pragma GCC unroll 2
         for (int v = 0; v < TILE_PANELS; v++)
             code[v] = job->panels[v].code[block][0];
@@ -142,6 +161,7 @@ EK_V16_INLINE void tile_halves(int n_tokens, const tile_job *job)
         int first = group / 8 * 4, half = group / 4 % 2;
         for (int i = 0; i < 4; i++) { /* 0, 2, 1, 3 */
             int block = first + (i & 1) * 2 + (i >> 1);
+            if (half == 0) tile_fetch(job, block);
             tile_half(half, block, n_tokens, job, total);
         }
     }
@@ -260,7 +280,10 @@ EK_V16_INLINE void direct_panel(bool packed, codes_fn codes, int n_tokens, const
     for (int t = 0; t < n_tokens; t++)
         s.total[t] = v16f_zero();
     source from = source_at(w, row, 0, &pad);
-    from.ahead = rows_after(w, row, job->row_end, PANEL_ROWS);
+    if (packed)
+        from.ahead = (prefetch){(uintptr_t)from.first + STREAM_AHEAD_BYTES, UINTPTR_MAX};
+    else
+        from.ahead = rows_after(w, row, job->row_end, PANEL_ROWS);
     for (int32_t col = 0;;) {
         codes(packed, n_tokens, &from, &s);
         col += PANEL_COLS;
@@ -359,16 +382,28 @@ static void q6_k_direct(const rows_job *job, int32_t row)
     direct_rows(codes_q6_k, job, row);
 }
 
-/* All tokens against the panels that tile has. */
-static void tokens_add(const rows_job *job, tile_job *tile, float (*total)[TILE_ROWS])
+/*
+ * All tokens against the panels that tile has. The first tiles fetch what comes next.
+ * @param panel_bytes of each of the next panels
+ */
+static void tokens_add(const rows_job *job, size_t panel_bytes, tile_job *tile,
+                       float (*total)[TILE_ROWS])
 {
+    const int n_tiles_all = next_part(job->n_tokens, TILE_TOKENS);
+    const int n_fetching = min_i32(n_tiles_all, FETCH_TILES);
+    const size_t tile_bytes = panel_bytes / (size_t)n_fetching;
     int done = 0;
-    for (int n_tiles = next_part(job->n_tokens, TILE_TOKENS); n_tiles > 0; n_tiles--) {
+    for (int i = 0; i < n_tiles_all; i++) {
+        int n_tiles = n_tiles_all - i;
         tile->n_tokens = next_part(job->n_tokens - done, n_tiles);
+        tile->fetch_bytes =
+            i < n_fetching ? ek_size_align(tile_bytes / PANEL_BLOCKS, EK_CACHE_LINE) : 0;
         tile->x = job->x + done;
         tile->total = total + done;
         format_table[job->w->type].tile(tile);
         done += tile->n_tokens;
+        for (int v = 0; v < TILE_PANELS; v++)
+            tile->next[v] += tile_bytes;
     }
 }
 
@@ -379,19 +414,27 @@ static void tile_rows(const rows_job *job, int32_t row)
     EK_ALIGNED(64) float total[CHUNK_TOKENS][TILE_ROWS];
     padded_rows pad;
     prefetch ahead = {0, 0};
-    if (job->first_chunk) ahead = rows_after(w, row, job->row_end, TILE_ROWS);
+    if (!w->packed && job->first_chunk) ahead = rows_after(w, row, job->row_end, TILE_ROWS);
     memset(total, 0, (size_t)job->n_tokens * sizeof total[0]);
     tile_job tile = {.panels = panels};
+    /* Those of the next columns or, at the end, of the next rows. */
+    const size_t panel_bytes = w->packed && job->first_chunk
+                                   ? (size_t)(PANEL_COLS / format_table[w->type].block_cols) *
+                                         (size_t)format_table[w->type].block_bytes * PANEL_ROWS
+                                   : 0;
+    const size_t to_next_rows = (size_t)TILE_ROWS * w->row_bytes - w->row_bytes * PANEL_ROWS;
     for (int32_t col = 0; col < w->n_cols; col += PANEL_COLS) {
+        const bool is_last = col + PANEL_COLS >= w->n_cols;
         for (int v = 0; v < TILE_PANELS; v++) {
             source from = source_at(w, row + v * PANEL_ROWS, col, &pad);
             from.ahead = ahead;
             tile.n_blocks = from.n_blocks;
+            tile.next[v] = from.first + panel_bytes + (is_last ? to_next_rows : 0);
             format_table[w->type].unpack(w->packed, &from, &panels[v]);
             ahead = from.ahead;
         }
         tile.first_block = col / EK_ACT_BLOCK;
-        tokens_add(job, &tile, total);
+        tokens_add(job, panel_bytes, &tile, total);
     }
     for (int t = 0; t < job->n_tokens; t++)
         for (int v = 0; v < TILE_PANELS; v++)

@@ -9,10 +9,12 @@
  */
 
 /*
- * Sixteen rows of a plain matrix are read side by side, which no hardware prefetcher follows for
- * long. So while one tile of rows is unpacked the next one is fetched into the second-level cache,
- * as many bytes with each slice as the slice itself takes: an even pace keeps the memory busy and
- * never fills its queue (measured: twice the bandwidth of fetching in bursts).
+ * What is fetched ahead, as many bytes with each slice as the slice itself takes: an even pace keeps
+ * the memory busy and never fills its queue (measured: twice the bandwidth of fetching in bursts).
+ *
+ * Of a plain matrix it is the next tile of rows, into the second-level cache: sixteen rows are read
+ * side by side, which no hardware prefetcher follows for long. A packed one is one stream, which is
+ * fetched as far ahead as memory takes to answer; past its end that does nothing.
  */
 typedef struct prefetch {
     uintptr_t next, end; /* addresses */
@@ -27,34 +29,33 @@ typedef struct source {
     const uint8_t *scales; /* packed types with a 2-byte scale per block: 16 of them */
     size_t stride;         /* not packed */
     int n_blocks;          /* of 32 columns */
-    prefetch ahead;        /* not packed */
+    prefetch ahead;
 } source;
 
 /* A type's reader; `packed` and n_tokens are constants at every call. */
 typedef void (*codes_fn)(bool packed, int n_tokens, source *from, sink *to);
 
-/* To be called with every slice: fetches what a plain matrix will need later. */
+/* To be called with every slice. */
 EK_V16_INLINE void source_fetch(bool packed, source *from, size_t slice_bytes)
 {
     prefetch *ahead = &from->ahead;
-    if (packed || ahead->next >= ahead->end) return;
-    for (size_t at = 0; at < slice_bytes; at += EK_CACHE_LINE)
-        _mm_prefetch((const char *)(ahead->next + at), _MM_HINT_T1);
+    if (ahead->next >= ahead->end) return;
+    for (size_t at = 0; at < slice_bytes; at += EK_CACHE_LINE) {
+        const char *line = (const char *)(ahead->next + at);
+        if (packed)
+            _mm_prefetch(line, _MM_HINT_T0);
+        else
+            _mm_prefetch(line, _MM_HINT_T1);
+    }
     ahead->next += slice_bytes;
 }
 
-/*
- * The n vectors, a constant, at byte `at` of a packed block. A packed matrix is one stream, which
- * is fetched as far ahead as memory takes to answer; past its end that does nothing.
- */
+/* The n vectors, a constant, at byte `at` of a packed block. */
 EK_V16_INLINE void source_vectors(int n, const source *from, size_t at, v16i out[])
 {
 #pragma GCC unroll 4
-    for (int i = 0; i < n; i++) {
-        const uint8_t *data = from->first + at + (size_t)i * sizeof(v16i);
-        _mm_prefetch((const char *)(data + STREAM_AHEAD_BYTES), _MM_HINT_T0);
-        out[i] = v16i_load(data);
-    }
+    for (int i = 0; i < n; i++)
+        out[i] = v16i_load(from->first + at + (size_t)i * sizeof(v16i));
 }
 
 /* The 4 dwords from `offset` on, a multiple of 4 within the part that is packed by dwords. */
@@ -354,7 +355,7 @@ EK_V16_INLINE void codes_q6_k_quarter(bool packed, int n_tokens, const q6_k_scal
 }
 
 /* Half block i of a packed block (pack.h). */
-EK_V16_INLINE void codes_q6_k_packed(int n_tokens, const q6_k_scales *scales, const source *from,
+EK_V16_INLINE void codes_q6_k_packed(int n_tokens, const q6_k_scales *scales, source *from,
                                      sink *to, int i)
 {
     const int block = ek_kernels_pack_q6_k_block(i), half = ek_kernels_pack_q6_k_half(i);
@@ -362,6 +363,7 @@ EK_V16_INLINE void codes_q6_k_packed(int n_tokens, const q6_k_scales *scales, co
     const v16i six = v16i_set1(0x3f3f3f3f), top = v16i_set1(0x30303030);
     const v16i upper = v16i_set1(0x3c3c3c3c);
     v16i part[3];
+    source_fetch(true, from, PANEL_ROWS * sizeof(ek_block_q6_K) / 16);
     source_vectors(3, from, (size_t)i * sizeof part, part);
     sink_begin_half(n_tokens, to, slot, block, half);
 #pragma GCC unroll 3
