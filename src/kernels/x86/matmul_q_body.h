@@ -243,7 +243,10 @@ static void panel_store(const ek_mat *w, int32_t row, int32_t row_end, const flo
 {
     int32_t first = w->n_rows >= PANEL_ROWS ? panel_first_row(w, row) : 0;
     int32_t n = min_i32(PANEL_ROWS, row_end - row);
-    if (n > 0) memcpy(y + row, lanes + (row - first), (size_t)n * sizeof *y);
+    if (n == PANEL_ROWS && row == first)
+        v16f_store(y + row, v16f_load(lanes)); /* nearly always; a length that is known is faster */
+    else if (n > 0)
+        memcpy(y + row, lanes + (row - first), (size_t)n * sizeof *y);
 }
 
 static panel_token token_of(const ek_act *x, int64_t token)
