@@ -12,7 +12,7 @@
 #include "telemetry/prom_experts.h"
 
 #define METRICS_WINDOW_US  10000000 /* what the experts' load looks back on */
-#define METRICS_EXPERTS    10       /* hottest experts that are named */
+#define METRICS_EXPERTS    10       /* hottest and coldest experts that are named, each */
 #define MODEL_ID_BYTES_MAX 512
 
 /* ---- models ---- */

@@ -35,21 +35,22 @@ static const struct {
 static const uint64_t service_bounds_us[] = {50,    100,   250,   500,    1000,   2500,   5000,
                                              10000, 25000, 50000, 100000, 250000, 500000, 1000000};
 
-typedef struct hot_expert {
+typedef struct ranked_expert {
     int32_t layer;
     int32_t expert;
     double load; /* tokens over its layer's mean */
-} hot_expert;
+    double key;  /* what the list is ordered by */
+} ranked_expert;
 
-typedef struct hot_list {
-    hot_expert item[EK_PROM_EXPERTS_TOP_MAX]; /* highest load first */
+typedef struct ranked_list {
+    ranked_expert item[EK_PROM_EXPERTS_TOP_MAX]; /* highest key first, equal ones as they came */
     int32_t n, max;
-} hot_list;
+} ranked_list;
 
-static void hot_offer(hot_list *list, hot_expert candidate)
+static void offer(ranked_list *list, ranked_expert candidate)
 {
     int32_t at = list->n;
-    while (at > 0 && list->item[at - 1].load < candidate.load)
+    while (at > 0 && list->item[at - 1].key < candidate.key)
         at--;
     if (at == list->max) return;
     if (list->n < list->max) list->n++;
@@ -66,7 +67,8 @@ static void layer_label(int32_t layer, char out_label[LABEL_BYTES])
 /* The figures of all layers, taken before anything is written: a family's lines belong together. */
 typedef struct overview {
     double figure[N_FIGURES][EK_EXPERTS_LAYERS_MAX];
-    hot_list hot;
+    ranked_list hot;
+    ranked_list cold;
 } overview;
 
 static void look_over(const ek_expert_stats *stats, int64_t window_us, overview *view)
@@ -82,9 +84,12 @@ static void look_over(const ek_expert_stats *stats, int64_t window_us, overview 
         view->figure[FIGURE_GINI][l] = b.gini;
         view->figure[FIGURE_EFFECTIVE][l] = b.effective;
         view->figure[FIGURE_IDLE][l] = b.n_zero;
-        for (int32_t e = 0; e < n; e++)
-            if (tokens[e] > 0)
-                hot_offer(&view->hot, (hot_expert){l, e, (double)tokens[e] * n / (double)b.tokens});
+        /* In a layer without traffic nobody is cold: there is nothing to compare with. */
+        for (int32_t e = 0; b.tokens > 0 && e < n; e++) {
+            double load = (double)tokens[e] * n / (double)b.tokens;
+            if (tokens[e] > 0) offer(&view->hot, (ranked_expert){l, e, load, load});
+            offer(&view->cold, (ranked_expert){l, e, load, -load});
+        }
     }
 }
 
@@ -101,19 +106,17 @@ static void render_figures(ek_prom *prom, const overview *view, int32_t n_layers
     }
 }
 
-static void render_hot(ek_prom *prom, const hot_list *hot)
+static void render_ranked(ek_prom *prom, const char *name, const char *help,
+                          const ranked_list *list)
 {
-    static const char name[] = "evenkeel_hot_expert_load_ratio";
-    if (hot->n == 0) return;
-    ek_telemetry_prom_family(
-        prom, name, "gauge",
-        "Tokens over the layer's mean, of the few experts where this is highest.");
-    for (int32_t i = 0; i < hot->n; i++) {
+    if (list->n == 0) return;
+    ek_telemetry_prom_family(prom, name, "gauge", help);
+    for (int32_t i = 0; i < list->n; i++) {
         char layer[LABEL_BYTES], expert[LABEL_BYTES];
-        layer_label(hot->item[i].layer, layer);
-        snprintf(expert, sizeof expert, "expert=\"%d\"", hot->item[i].expert);
+        layer_label(list->item[i].layer, layer);
+        snprintf(expert, sizeof expert, "expert=\"%d\"", list->item[i].expert);
         ek_telemetry_prom_series(prom, name, "", layer, expert);
-        ek_telemetry_prom_f64(prom, hot->item[i].load);
+        ek_telemetry_prom_f64(prom, list->item[i].load);
     }
 }
 
@@ -200,10 +203,15 @@ size_t ek_telemetry_experts_render(const ek_expert_stats *stats, int64_t window_
 {
     ek_assert(top_k >= 0 && top_k <= EK_PROM_EXPERTS_TOP_MAX);
     ek_prom prom = {.format = format, .out = out, .room = bytes};
-    overview view = {.hot.max = top_k};
+    overview view = {.hot.max = top_k, .cold.max = top_k};
     look_over(stats, window_us, &view);
     render_figures(&prom, &view, ek_telemetry_experts_layers(stats));
-    render_hot(&prom, &view.hot);
+    render_ranked(&prom, "evenkeel_hot_expert_load_ratio",
+                  "Tokens over the layer's mean, of the few experts where this is highest.",
+                  &view.hot);
+    render_ranked(&prom, "evenkeel_cold_expert_load_ratio",
+                  "Tokens over the layer's mean, of the few experts where this is lowest.",
+                  &view.cold);
     render_totals(&prom, stats);
     render_service(&prom, stats);
     return prom.len;

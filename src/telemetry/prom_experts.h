@@ -1,5 +1,6 @@
 /*
- * The experts as text for Prometheus: figures per layer, and the hottest few experts by name.
+ * The experts as text for Prometheus: figures per layer, and the hottest and coldest few experts by
+ * name.
  *
  * The whole matrix would be thousands of series at each scrape; it is had as JSON from /v1/experts
  * instead. Here the text is bounded: 48 layers of 128 experts take less than 200 KB, whatever the
@@ -17,8 +18,10 @@
 #define EK_PROM_EXPERTS_TOP_MAX 64
 
 /**
- * Render balance, idle experts, tokens, busy and service time per layer and the top_k hottest
- * experts.
+ * Render balance, idle experts, tokens, busy and service time per layer, the top_k hottest experts
+ * and the top_k coldest ones. Coldest are those with the smallest share of their layer's tokens,
+ * the ones without any before all others (lower layer, then lower id first); layers without traffic
+ * have none.
  * @param window_us what "load" looks back on (10 s is usual); counters and service times are since
  *                 start
  * @param top_k     0..EK_PROM_EXPERTS_TOP_MAX
