@@ -57,6 +57,12 @@ typedef double ek_place_balance_fn(const void *ctx, const int32_t *tokens,
 typedef struct ek_place_controller_setup {
     ek_place_topology topology; /* all experts, shared ones too; its arrays are copied */
     int32_t n_layers;
+    /*
+     * Rebalances leave so many of the hottest experts on two domains at least, and bring them there
+     * when they pay; 0: none.
+     */
+    int32_t spread_hottest;
+    ek_place_domain spread_over;
     int32_t n_shared; /* the last of the topology's experts: every token visits them */
     /*
      * true: each live device holds each shared expert and computes it for its own tokens. That
@@ -125,10 +131,11 @@ typedef struct ek_place_controller_stats {
     int64_t n_steps;    /* confirmed */
     int64_t n_replicas; /* that those moved */
     int64_t bytes;
-    int64_t n_reclaimed;    /* replicas among those that replaced an idle one */
-    int64_t n_fresh_starts; /* of a layer's history */
-    int64_t last_commit_us; /* when a step was last confirmed; -1: never */
-    int64_t last_window_us; /* end of the last window; -1: none yet */
+    int64_t n_from[EK_PLACE_N_DISTANCES]; /* n_replicas by where the weights came from, nearest */
+    int64_t n_reclaimed;                  /* replicas among those that replaced an idle one */
+    int64_t n_fresh_starts;               /* of a layer's history */
+    int64_t last_commit_us;               /* when a step was last confirmed; -1: never */
+    int64_t last_window_us;               /* end of the last window; -1: none yet */
 } ek_place_controller_stats;
 
 /** @return EK_OK; EK_EINVAL, the text names what is wrong */

@@ -29,12 +29,6 @@ typedef struct look {
     int32_t n_replicas;
 } look;
 
-static void apply(const ek_place_move *move, int32_t *slots)
-{
-    slots[move->slot] = move->expert;
-    if (move->other_slot >= 0) slots[move->other_slot] = move->other_expert;
-}
-
 /* Busiest over mean device in one window. */
 static double balance_of(const ek_place_controller *c, int32_t layer, int64_t window,
                          const int32_t *slots, ek_arena scratch)
@@ -145,6 +139,8 @@ static ek_status propose(look *k, double target, int32_t max_replicas, ek_arena 
         .target = target,
         .max_moves = max_replicas,
         .copy_worth = c->balance ? COPY_WORTH_SPLIT : COPY_WORTH_EQUAL,
+        .spread_hottest = c->spread_hottest,
+        .spread_over = c->spread_over,
     };
     int32_t *slot = ek_new(&scratch, int32_t, c->routed.n_slots);
     int32_t *expert = ek_new(&scratch, int32_t, c->routed.n_slots);
@@ -236,6 +232,19 @@ static double seconds_of_balance(const look *k)
     return share_of_time * ((double)c->params.horizon_us / US_PER_S);
 }
 
+/* Seconds for which replicas on their way disturb devices, by where they come from. */
+static double seconds_of_moves(const ek_place_controller_params *p,
+                               const int64_t n_from[EK_PLACE_N_DISTANCES])
+{
+    double rack = p->rack_bytes_per_s > 0.0 ? p->rack_bytes_per_s : p->link_bytes_per_s;
+    double far = p->far_bytes_per_s > 0.0 ? p->far_bytes_per_s : rack;
+    double bytes = (double)p->bytes_per_expert;
+    int64_t n_near = n_from[EK_PLACE_SAME_DEVICE] + n_from[EK_PLACE_SAME_NODE];
+    int64_t n_far = n_from[EK_PLACE_ACROSS_RACKS] + n_from[EK_PLACE_FROM_STORAGE];
+    return (double)n_near * (bytes / p->link_bytes_per_s) +
+           (double)n_from[EK_PLACE_SAME_RACK] * (bytes / rack) + (double)n_far * (bytes / far);
+}
+
 /*
  * Carry the proposed moves out one after the other and keep as many as leave most after their
  * cost. All of them are tried: a move that costs may be what the next one builds on.
@@ -244,13 +253,13 @@ static void weigh(look *k, ek_arena scratch, ek_place_outlook *out)
 {
     const ek_place_controller *c = k->c;
     double worth = seconds_of_balance(k), best = 0.0;
-    double seconds_per_replica = (double)c->params.bytes_per_expert / c->params.link_bytes_per_s;
+    int64_t n_from[EK_PLACE_N_DISTANCES] = {0};
     int32_t n_replicas = 0;
     for (int32_t i = 0; i < k->n_moves; i++) {
-        apply(&k->moves[i], k->slots);
+        ek_place_moves_apply(&c->topology, &k->moves[i], 1, k->slots, n_from);
         n_replicas += ek_place_controller_replicas(&k->moves[i]);
         gains g = gains_of(k, scratch);
-        double cost = n_replicas * seconds_per_replica, left = g.mean * worth - cost;
+        double cost = seconds_of_moves(&c->params, n_from), left = g.mean * worth - cost;
         if (i > 0 && left <= best) continue;
         best = left;
         out->then = g.then;

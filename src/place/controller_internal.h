@@ -40,6 +40,8 @@ struct ek_place_controller {
     ek_place_topology topology; /* arrays owned */
     ek_place_topology routed;   /* without pinned shared experts and their slots; arrays owned */
     int32_t n_layers;
+    int32_t spread_hottest;
+    ek_place_domain spread_over;
     int32_t n_pinned; /* shared experts that every live device holds: the last of the topology's */
     int32_t moves_max;
     ek_place_balance_fn *balance;

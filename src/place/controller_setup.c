@@ -41,6 +41,9 @@ static ek_status params_check(const ek_place_controller_params *p, ek_err *err)
     } rules[] = {
         {p->bytes_per_expert > 0 && p->link_bytes_per_s > 0.0 && isfinite(p->link_bytes_per_s),
          "bytes_per_expert and link_bytes_per_s must be above 0"},
+        {p->rack_bytes_per_s >= 0.0 && isfinite(p->rack_bytes_per_s) && p->far_bytes_per_s >= 0.0 &&
+             isfinite(p->far_bytes_per_s),
+         "rack_bytes_per_s and far_bytes_per_s must not be negative"},
         {p->seconds_per_row > 0.0 && isfinite(p->seconds_per_row) && p->horizon_us > 0,
          "seconds_per_row and horizon must be above 0"},
         {p->min_gain >= 0.0 && isfinite(p->min_gain) && p->confidence >= 0.0 &&
@@ -116,6 +119,8 @@ static ek_status setup_check(const ek_place_controller_setup *setup, ek_err *err
     const ek_place_topology *t = &setup->topology;
     ek_place_params solve;
     ek_place_params_default(&solve);
+    solve.spread_hottest = setup->spread_hottest;
+    solve.spread_over = setup->spread_over;
     if (setup->n_layers < 1 || setup->n_layers > EK_PLACE_CONTROLLER_LAYERS_MAX)
         return ek_err_set(err, EK_EINVAL, "number of layers %d is outside 1..%d", setup->n_layers,
                           EK_PLACE_CONTROLLER_LAYERS_MAX);
@@ -169,8 +174,17 @@ size_t ek_place_controller_bytes(const ek_place_controller_setup *setup,
                        sizeof(ek_place_layer_state);
     return sizeof(ek_place_controller) + windows * per_window + layers * per_layer +
            (size_t)ek_place_controller_moves_max(setup, params) * sizeof(ek_place_move) +
-           experts * sizeof(int64_t) + devices * (3 * sizeof(int32_t) + sizeof(bool)) +
-           16 * EK_CACHE_LINE;
+           experts * sizeof(int64_t) + devices * (5 * sizeof(int32_t) + sizeof(bool)) +
+           18 * EK_CACHE_LINE;
+}
+
+/* NULL stays NULL. */
+static const int32_t *list_copy(const int32_t *list, int32_t n, ek_arena *perm)
+{
+    if (!list) return NULL;
+    int32_t *copy = ek_new(perm, int32_t, n);
+    memcpy(copy, list, (size_t)n * sizeof *copy);
+    return copy;
 }
 
 static void topology_copy(ek_place_controller *c, const ek_place_controller_setup *setup,
@@ -190,6 +204,8 @@ static void topology_copy(ek_place_controller *c, const ek_place_controller_setu
     }
     c->topology.device_slots = whole;
     c->topology.device_dead = c->dead;
+    c->topology.device_node = list_copy(t->device_node, t->n_devices, perm);
+    c->topology.node_rack = list_copy(t->node_rack, t->n_nodes, perm);
     c->routed = routed_topology(&c->topology, c->n_pinned, routed);
 }
 
@@ -207,6 +223,8 @@ ek_status ek_place_controller_create(const ek_place_controller_setup *setup,
     int64_t n_cells = (int64_t)params->n_windows * setup->n_layers;
     c->params = *params;
     c->n_layers = setup->n_layers;
+    c->spread_hottest = setup->spread_hottest;
+    c->spread_over = setup->spread_over;
     c->balance = setup->balance;
     c->balance_ctx = setup->balance_ctx;
     c->balance_scratch_bytes = setup->balance ? setup->balance_scratch_bytes : 0;

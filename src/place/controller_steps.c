@@ -53,11 +53,9 @@ static void commit(ek_place_controller *c, const ek_place_move *move)
 {
     int32_t layer = c->active.layer;
     int32_t *slots = c->slot_expert + (int64_t)layer * c->topology.n_slots;
-    if (move->other_slot >= 0)
-        slots[move->other_slot] = move->other_expert;
-    else
+    if (move->other_slot < 0)
         c->stats.n_reclaimed += ek_place_controller_idle_of(c, layer, slots[move->slot]) > 0;
-    slots[move->slot] = move->expert;
+    ek_place_moves_apply(&c->topology, move, 1, slots, c->stats.n_from);
     c->stats.n_replicas += ek_place_controller_replicas(move);
     c->stats.bytes += ek_place_controller_replicas(move) * c->params.bytes_per_expert;
 }

@@ -17,12 +17,12 @@
 typedef struct ek_place_core {
     int32_t n_experts;
     int32_t n_devices;
-    int32_t n_slots;         /* = slot_beg[n_devices] */
-    const double *load;      /* (n_experts) > 0 for at least one */
-    const int32_t *slot_beg; /* (n_devices + 1) */
-    const int32_t *node_of;  /* (n_devices) for spreading; NULL: nobody asked */
-    int32_t n_spread;        /* the first n_spread of `order` go to two nodes at least */
-    double mean;             /* load of a device if all were equal */
+    int32_t n_slots;          /* = slot_beg[n_devices] */
+    const double *load;       /* (n_experts) > 0 for at least one */
+    const int32_t *slot_beg;  /* (n_devices + 1) */
+    const int32_t *domain_of; /* (n_devices) for spreading; NULL: nobody asked */
+    int32_t n_spread;         /* the first n_spread of `order` go to two domains at least */
+    double mean;              /* load of a device if all were equal */
 
     int32_t *order;       /* (n_experts) by load, heaviest first, then lower id */
     int32_t *rank;        /* (n_experts) inverse of order */
@@ -99,9 +99,34 @@ bool ek_place_pack(ek_place_core *core, ek_arena scratch);
 int32_t ek_place_refine(ek_place_core *core, double limit, int32_t max_swaps);
 
 /**
- * Move duplicates apart and spread the hottest experts over nodes, at the least cost in balance.
+ * Move duplicates apart and spread the hottest experts over domains, at the least cost in balance.
  */
 void ek_place_repair(ek_place_core *core);
+
+/* ---- spreading; where nobody asked for it, everything may be done ---- */
+
+/** A second replica for each expert that is to be spread, as far as slots go. */
+void ek_place_spread_counts(ek_place_core *core);
+
+/**
+ * What ek_place_repair could not spread by swaps: another replica into a slot of another domain
+ * whose expert has one to spare. Counts and loads follow.
+ */
+void ek_place_spread_by_copies(ek_place_core *core);
+
+/** Experts that are to be spread and lie on one domain. */
+int32_t ek_place_core_together(const ek_place_core *core);
+
+/**
+ * On how many domains the expert's replicas lie, not counting one slot (-1: counting all): 0, 1 or
+ * 2 (= more).
+ * @param out_domain written where it is 1
+ */
+int32_t ek_place_domains(const ek_place_core *core, int32_t expert, int32_t except_slot,
+                         int32_t *out_domain);
+
+/** Whether the slot's replica may go to `device` (-1: away) and its expert stays spread. */
+bool ek_place_keeps_spread(const ek_place_core *core, int32_t slot, int32_t device);
 
 /** Load of the busiest device. */
 double ek_place_busiest(const ek_place_core *core, int32_t *out_device);

@@ -11,6 +11,17 @@ int32_t ek_place_live_devices(const ek_place_topology *t)
     return n_live;
 }
 
+/* Live devices of the node that has most. */
+static int32_t largest_node(const ek_place_topology *t)
+{
+    int32_t n_live[EK_PLACE_DEVICES_MAX] = {0}, most = 0;
+    for (int32_t d = 0; d < t->n_devices; d++)
+        if (!ek_place_is_dead(t, d)) n_live[ek_place_node_of(t, d)]++;
+    for (int32_t n = 0; n < t->n_nodes; n++)
+        most = n_live[n] > most ? n_live[n] : most;
+    return most;
+}
+
 double ek_place_bound_of(const ek_place_topology *t, const double *loads, const ek_place_sum *sum)
 {
     int32_t n_live = ek_place_live_devices(t);
@@ -26,9 +37,9 @@ double ek_place_bound_of(const ek_place_topology *t, const double *loads, const 
     if (t->n_groups == t->n_nodes && t->n_nodes > 1) {
         /*
          * Groups stay on their nodes, one each: the heaviest group's node cannot get rid of its
-         * load.
+         * load, be it the largest one that there is.
          */
-        int32_t per_group = t->n_experts / t->n_groups, per_node = t->n_devices / t->n_nodes;
+        int32_t per_group = t->n_experts / t->n_groups, per_node = largest_node(t);
         for (int32_t g = 0; g < t->n_groups; g++) {
             double load = 0.0;
             for (int32_t e = g * per_group; e < (g + 1) * per_group; e++)
@@ -85,5 +96,36 @@ ek_status ek_place_measure(const ek_place_topology *t, const double *loads,
         .lower_bound = ek_place_lower_bound(t, loads),
         .n_duplicates = n_duplicates,
     };
+    return EK_OK;
+}
+
+ek_status ek_place_together(const ek_place_topology *t, ek_place_domain domain, int32_t n_hottest,
+                            const double *loads, const int32_t *slot_expert, ek_arena scratch,
+                            int32_t *out_n_together)
+{
+    enum { NOWHERE = -1, SEVERAL = -2 };
+    int32_t *where = ek_try_new(&scratch, int32_t, t->n_experts);
+    bool *counted = ek_try_new(&scratch, bool, t->n_experts);
+    if (!where || !counted) return EK_ENOMEM;
+    for (int32_t e = 0; e < t->n_experts; e++)
+        where[e] = NOWHERE;
+    for (int32_t d = 0, s = 0; d < t->n_devices; d++) {
+        int32_t here = ek_place_domain_of(t, domain, d);
+        for (int32_t n = ek_place_slots_of(t, d); n > 0; n--, s++) {
+            int32_t e = slot_expert[s];
+            if (e < 0 || ek_place_is_dead(t, d)) continue;
+            where[e] = where[e] == NOWHERE || where[e] == here ? here : SEVERAL;
+        }
+    }
+    int32_t n_together = 0;
+    for (int32_t i = 0; i < n_hottest && i < t->n_experts; i++) {
+        int32_t hottest = -1;
+        for (int32_t e = 0; e < t->n_experts; e++)
+            if (!counted[e] && (hottest < 0 || (float)loads[e] > (float)loads[hottest]))
+                hottest = e; /* as floats, which is how a solve ranks them */
+        counted[hottest] = true;
+        n_together += where[hottest] != SEVERAL;
+    }
+    *out_n_together = n_together;
     return EK_OK;
 }

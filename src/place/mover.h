@@ -125,6 +125,18 @@ int32_t ek_place_mover_copy_detours(ek_place_mover *m, int32_t n, int32_t max,
 int32_t ek_place_mover_swap_detours(ek_place_mover *m, int32_t n, int32_t max,
                                     ek_place_candidate *list);
 
+/** Whether two slots of different devices may change places; `a` holds something. */
+bool ek_place_mover_may_swap(const ek_place_core *core, int32_t a, int32_t b);
+
+/** Whether `slot` may be given to another replica of `expert`. */
+bool ek_place_mover_may_copy(const ek_place_core *core, int32_t slot, int32_t expert);
+
+/**
+ * Put the hottest experts that are to be spread on two domains, by a copy where there is a slot for
+ * it, else by a swap, as long as moves last.
+ */
+void ek_place_mover_spread(ek_place_mover *m);
+
 /** Take a step. */
 void ek_place_mover_take(ek_place_mover *m, const ek_place_candidate *step);
 

@@ -13,11 +13,12 @@ static bool is_spare(const ek_place_core *core, int32_t slot)
     return e < 0 || core->count[e] > 1;
 }
 
-static bool may_copy(const ek_place_core *core, int32_t slot, int32_t expert)
+bool ek_place_mover_may_copy(const ek_place_core *core, int32_t slot, int32_t expert)
 {
     return is_spare(core, slot) && core->slot_expert[slot] != expert &&
            core->count[expert] < core->n_devices &&
-           !ek_place_holds(core, core->slot_device[slot], expert, slot);
+           !ek_place_holds(core, core->slot_device[slot], expert, slot) &&
+           ek_place_keeps_spread(core, slot, -1);
 }
 
 /* Fall of a device's unease when its load changes by so much. */
@@ -177,7 +178,8 @@ void ek_place_mover_weigh_copies(ek_place_mover *m, int32_t busiest, ek_place_ca
         double replica_load = core->load[expert[i]] / (core->count[expert[i]] + 1);
         float most = weigh_slots(m, replica_load, relief_by(m, expert[i]));
         for (int32_t k = 0; k < sp->n && m->copy_worth * most > found.gain; k++)
-            if (m->copy_worth * sp->gain[k] > found.gain && may_copy(core, sp->slot[k], expert[i]))
+            if (m->copy_worth * sp->gain[k] > found.gain &&
+                ek_place_mover_may_copy(core, sp->slot[k], expert[i]))
                 found =
                     (ek_place_candidate){m->copy_worth * sp->gain[k], sp->slot[k], -1, expert[i]};
     }
@@ -194,7 +196,8 @@ int32_t ek_place_mover_slot_for(ek_place_mover *m, int32_t expert)
     list_spares(m, INFINITY);
     (void)weigh_slots(m, m->core.load[expert] / (m->core.count[expert] + 1), 0.0f);
     for (int32_t k = 0; k < sp->n; k++) {
-        if (sp->gain[k] <= most || !may_copy(&m->core, sp->slot[k], expert)) continue;
+        if (sp->gain[k] <= most || !ek_place_mover_may_copy(&m->core, sp->slot[k], expert))
+            continue;
         most = sp->gain[k];
         best = sp->slot[k];
     }
@@ -207,7 +210,7 @@ int32_t ek_place_mover_expert_for(ek_place_mover *m, int32_t slot)
     int32_t best = -1;
     float most = -INFINITY;
     for (int32_t e = 0; e < core->n_experts; e++) {
-        if (!may_copy(core, slot, e)) continue;
+        if (!ek_place_mover_may_copy(core, slot, e)) continue;
         double by = core->load[e] / (core->count[e] + 1) - (double)core->slot_load[slot];
         float gain = relief_by(m, e) + relief_of(m, core->slot_device[slot], by);
         if (gain <= most) continue;
@@ -227,7 +230,7 @@ int32_t ek_place_mover_copy_detours(ek_place_mover *m, int32_t n, int32_t max,
     for (int32_t s = 0; s < core->n_slots; s++) {
         for (int32_t i = 0; is_spare(core, s) && i < n_experts; i++) {
             double highest;
-            if (!may_copy(core, s, expert[i])) continue;
+            if (!ek_place_mover_may_copy(core, s, expert[i])) continue;
             (void)copy_exactly(m, s, expert[i], &highest);
             n = ek_place_mover_rank(list, n, max,
                                     &(ek_place_candidate){-(float)highest, s, -1, expert[i]});

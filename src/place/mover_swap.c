@@ -54,14 +54,17 @@ static float weigh_partners(const ek_place_mover *m, float slot_load, float load
     return most;
 }
 
-static bool may_swap(const ek_place_core *core, int32_t a, int32_t b)
+bool ek_place_mover_may_swap(const ek_place_core *core, int32_t a, int32_t b)
 {
     int32_t expert_a = core->slot_expert[a], expert_b = core->slot_expert[b];
     if (expert_a == expert_b) return false;
     if (core->count[expert_a] > 1 && ek_place_holds(core, core->slot_device[b], expert_a, b))
         return false;
-    return expert_b < 0 || core->count[expert_b] == 1 ||
-           !ek_place_holds(core, core->slot_device[a], expert_b, a);
+    if (expert_b >= 0 && core->count[expert_b] > 1 &&
+        ek_place_holds(core, core->slot_device[a], expert_b, a))
+        return false;
+    return ek_place_keeps_spread(core, a, core->slot_device[b]) &&
+           ek_place_keeps_spread(core, b, core->slot_device[a]);
 }
 
 /* The best legal partner of one slot among those that were just weighed. */
@@ -71,7 +74,7 @@ static void take_best(ek_place_mover *m, int32_t slot, ek_place_candidate *best)
     bool one_only = m->n_replicas + 1 == m->max_moves;
     for (int32_t i = 0; i < p->n; i++)
         if (p->gain[i] > best->gain && !(one_only && p->share[i] < 1.0f) &&
-            may_swap(&m->core, slot, p->slot[i]))
+            ek_place_mover_may_swap(&m->core, slot, p->slot[i]))
             *best = (ek_place_candidate){p->gain[i], slot, p->slot[i], -1};
 }
 
@@ -111,7 +114,7 @@ int32_t ek_place_mover_swap_detours(ek_place_mover *m, int32_t n, int32_t max,
             double there = core->device_load[core->slot_device[s]] + given;
             if (core->slot_device[s] == busiest || load - given > m->limit) continue;
             if (n == max && -(float)there <= list[n - 1].gain) continue;
-            if (may_swap(core, slot, s))
+            if (ek_place_mover_may_swap(core, slot, s))
                 n = ek_place_mover_rank(list, n, max,
                                         &(ek_place_candidate){-(float)there, slot, s, -1});
         }

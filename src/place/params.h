@@ -12,6 +12,8 @@ typedef struct ek_place_controller_params {
     /* What moving costs. */
     int64_t bytes_per_expert; /* weights of one replica in one layer */
     double link_bytes_per_s;  /* at which they come to their device, disturbing its work */
+    double rack_bytes_per_s;  /* from another node of the rack; 0: the same */
+    double far_bytes_per_s;   /* from another rack, or from storage; 0: as from another node */
 
     /* What balance is worth. */
     double seconds_per_row; /* that a device takes for one token-slot */

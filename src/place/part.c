@@ -42,7 +42,32 @@ int32_t ek_place_slots_of(const ek_place_topology *topology, int32_t device)
 
 int32_t ek_place_node_of(const ek_place_topology *topology, int32_t device)
 {
+    if (topology->device_node) return topology->device_node[device];
     return device / (topology->n_devices / topology->n_nodes);
+}
+
+int32_t ek_place_rack_of(const ek_place_topology *topology, int32_t node)
+{
+    if (topology->n_racks <= 1) return 0;
+    if (topology->node_rack) return topology->node_rack[node];
+    return node / (topology->n_nodes / topology->n_racks);
+}
+
+int32_t ek_place_domain_of(const ek_place_topology *topology, ek_place_domain domain,
+                           int32_t device)
+{
+    int32_t node = ek_place_node_of(topology, device);
+    return domain == EK_PLACE_RACK ? ek_place_rack_of(topology, node) : node;
+}
+
+ek_place_distance ek_place_distance_of(const ek_place_topology *topology, int32_t device_a,
+                                       int32_t device_b)
+{
+    if (device_a == device_b) return EK_PLACE_SAME_DEVICE;
+    int32_t a = ek_place_node_of(topology, device_a), b = ek_place_node_of(topology, device_b);
+    if (a == b) return EK_PLACE_SAME_NODE;
+    return ek_place_rack_of(topology, a) == ek_place_rack_of(topology, b) ? EK_PLACE_SAME_RACK
+                                                                          : EK_PLACE_ACROSS_RACKS;
 }
 
 size_t ek_place_part_bytes(const ek_place_topology *t)
@@ -52,14 +77,14 @@ size_t ek_place_part_bytes(const ek_place_topology *t)
 }
 
 void ek_place_part_init(ek_place_part *part, const ek_place_topology *t, int32_t node,
-                        ek_arena *perm)
+                        ek_place_domain spread_over, ek_arena *perm)
 {
     *part = (ek_place_part){0};
     part->expert = ek_new(perm, int32_t, t->n_experts);
     part->load = ek_new(perm, double, t->n_experts);
     part->device = ek_new(perm, int32_t, t->n_devices);
     part->slot = ek_new(perm, int32_t, t->n_devices);
-    part->node = ek_new(perm, int32_t, t->n_devices);
+    part->domain = ek_new(perm, int32_t, t->n_devices);
     part->slot_beg = ek_new(perm, int32_t, t->n_devices + 1);
     for (int32_t d = 0, slot = 0; d < t->n_devices; d++) {
         int32_t n_slots = ek_place_slots_of(t, d), here = ek_place_node_of(t, d);
@@ -67,7 +92,7 @@ void ek_place_part_init(ek_place_part *part, const ek_place_topology *t, int32_t
             int32_t i = part->n_devices++;
             part->device[i] = d;
             part->slot[i] = slot;
-            part->node[i] = here;
+            part->domain[i] = ek_place_domain_of(t, spread_over, d);
             part->slot_beg[i + 1] = part->slot_beg[i] + n_slots;
         }
         slot += n_slots;

@@ -15,7 +15,7 @@ typedef struct ek_place_part {
     double *load;      /* (n_experts) */
     int32_t *slot_beg; /* (n_devices + 1) local */
     int32_t *slot;     /* (n_devices) global number of each device's first slot */
-    int32_t *node;     /* (n_devices) */
+    int32_t *domain;   /* (n_devices) to spread over */
 } ek_place_part;
 
 /** Arena bytes of one part of a topology. */
@@ -25,7 +25,7 @@ size_t ek_place_part_bytes(const ek_place_topology *topology);
  * An empty part with the live devices of `node` (-1: all nodes). Asserts that the arena has room.
  */
 void ek_place_part_init(ek_place_part *part, const ek_place_topology *topology, int32_t node,
-                        ek_arena *perm);
+                        ek_place_domain spread_over, ek_arena *perm);
 /** All experts of the topology, under their own numbers. */
 void ek_place_part_add_all(ek_place_part *part, int32_t n_experts, const double *loads);
 void ek_place_part_add_expert(ek_place_part *part, int32_t expert, double load);
@@ -50,5 +50,8 @@ double ek_place_bound_of(const ek_place_topology *topology, const double *loads,
 bool ek_place_is_dead(const ek_place_topology *topology, int32_t device);
 int32_t ek_place_slots_of(const ek_place_topology *topology, int32_t device);
 int32_t ek_place_node_of(const ek_place_topology *topology, int32_t device);
+int32_t ek_place_rack_of(const ek_place_topology *topology, int32_t node);
+int32_t ek_place_domain_of(const ek_place_topology *topology, ek_place_domain domain,
+                           int32_t device);
 
 #endif

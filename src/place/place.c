@@ -85,6 +85,45 @@ static ek_status check_node_room(const ek_place_topology *t, ek_err *err)
     return EK_OK;
 }
 
+/* Members of each of n domains, by a list of theirs; each has one at least. */
+static ek_status check_members(const int32_t *domain, int32_t n_members, int32_t n_domains,
+                               const char *member, const char *name, ek_err *err)
+{
+    bool seen[EK_PLACE_DEVICES_MAX] = {false};
+    for (int32_t i = 0; i < n_members; i++) {
+        if (domain[i] < 0 || domain[i] >= n_domains)
+            return ek_err_set(err, EK_EINVAL, "%s %d is in %s %d of %d", member, i, name, domain[i],
+                              n_domains);
+        seen[domain[i]] = true;
+    }
+    for (int32_t d = 0; d < n_domains; d++)
+        if (!seen[d]) return ek_err_set(err, EK_EINVAL, "%s %d has no %s", name, d, member);
+    return EK_OK;
+}
+
+static ek_status check_domains(const ek_place_topology *t, ek_err *err)
+{
+    int32_t n_racks = t->n_racks > 1 ? t->n_racks : 1;
+    if (t->n_nodes < 1 || t->n_nodes > t->n_devices)
+        return ek_err_set(err, EK_EINVAL, "number of nodes %d is outside 1..%d (devices)",
+                          t->n_nodes, t->n_devices);
+    if (!t->device_node && t->n_devices % t->n_nodes != 0)
+        return ek_err_set(err, EK_EINVAL, "%d devices do not divide evenly over %d nodes",
+                          t->n_devices, t->n_nodes);
+    if (t->n_racks < 0 || n_racks > t->n_nodes)
+        return ek_err_set(err, EK_EINVAL, "number of racks %d is outside 1..%d (nodes)", t->n_racks,
+                          t->n_nodes);
+    if (!t->node_rack && t->n_nodes % n_racks != 0)
+        return ek_err_set(err, EK_EINVAL, "%d nodes do not divide evenly over %d racks", t->n_nodes,
+                          n_racks);
+    ek_status status = EK_OK;
+    if (t->device_node)
+        status = check_members(t->device_node, t->n_devices, t->n_nodes, "device", "node", err);
+    if (status == EK_OK && t->node_rack)
+        status = check_members(t->node_rack, t->n_nodes, n_racks, "node", "rack", err);
+    return status;
+}
+
 ek_status ek_place_check(const ek_place_topology *t, const ek_place_params *params, ek_err *err)
 {
     if (t->n_experts < 1 || t->n_experts > EK_PLACE_EXPERTS_MAX)
@@ -96,9 +135,8 @@ ek_status ek_place_check(const ek_place_topology *t, const ek_place_params *para
     if (t->n_slots < t->n_experts || t->n_slots > EK_PLACE_SLOTS_MAX)
         return ek_err_set(err, EK_EINVAL, "number of slots %d is outside %d (experts)..%d",
                           t->n_slots, t->n_experts, EK_PLACE_SLOTS_MAX);
-    if (t->n_nodes < 1 || t->n_devices % t->n_nodes != 0)
-        return ek_err_set(err, EK_EINVAL, "%d devices do not divide evenly over %d nodes",
-                          t->n_devices, t->n_nodes);
+    ek_status status = check_domains(t, err);
+    if (status != EK_OK) return status;
     int32_t n_groups = n_groups_of(t);
     if (n_groups > 1 && (t->n_experts % n_groups != 0 || n_groups % t->n_nodes != 0))
         return ek_err_set(err, EK_EINVAL,
@@ -108,7 +146,9 @@ ek_status ek_place_check(const ek_place_topology *t, const ek_place_params *para
         params->spread_hottest < 0)
         return ek_err_set(err, EK_EINVAL,
                           "target must be >= 1, packings >= 1, swaps and spread >= 0");
-    ek_status status = check_slots(t, err);
+    if (params->spread_over != EK_PLACE_NODE && params->spread_over != EK_PLACE_RACK)
+        return ek_err_set(err, EK_EINVAL, "spread_over must be nodes or racks");
+    status = check_slots(t, err);
     if (status == EK_OK && n_groups > 1) status = check_node_room(t, err);
     return status;
 }
@@ -117,7 +157,7 @@ size_t ek_place_scratch_bytes(const ek_place_topology *t)
 {
     size_t core = ek_place_core_bytes(t->n_experts, t->n_slots, t->n_devices);
     size_t mine = (size_t)t->n_experts * sizeof(int32_t) +
-                  ((size_t)t->n_groups + 2 * (size_t)t->n_nodes) * sizeof(double) +
+                  ((size_t)t->n_groups + 3 * (size_t)t->n_nodes) * sizeof(double) +
                   (size_t)t->n_groups * sizeof(int32_t) + (size_t)t->n_slots * sizeof(int32_t);
     return core + mine + ek_place_part_bytes(t) + 16 * EK_CACHE_LINE;
 }
@@ -130,6 +170,7 @@ typedef struct solver {
     int32_t n_packings;
 
     double busiest;       /* of the best packing */
+    int32_t n_together;   /* in it, of the experts that are to be spread */
     bool distinct;        /* certainly no two replicas of an expert on one device */
     int32_t n_swaps;      /* that it took */
     int32_t *count;       /* (n_experts) */
@@ -143,15 +184,20 @@ typedef struct solver {
 static bool try_counts(solver *s, ek_arena scratch)
 {
     ek_place_core *core = &s->core;
+    if (core->n_spread > 0) ek_place_spread_counts(core);
     bool distinct = ek_place_pack(core, scratch);
     if (!distinct || core->n_spread > 0) ek_place_repair(core);
+    if (ek_place_core_together(core) > 0) ek_place_spread_by_copies(core);
     bool quick = s->params->mode == EK_PLACE_QUICK;
     int32_t max_swaps = quick ? QUICK_SWAPS : s->params->effort_swaps;
     int32_t n_swaps = ek_place_refine(core, s->limit, max_swaps);
     s->n_packings++;
     double busiest = ek_place_busiest(core, NULL);
-    if (busiest >= s->busiest) return false;
+    int32_t n_together = ek_place_core_together(core);
+    if (n_together > s->n_together || (n_together == s->n_together && busiest >= s->busiest))
+        return false;
     s->busiest = busiest;
+    s->n_together = n_together;
     s->distinct = distinct;
     s->n_swaps = n_swaps;
     memcpy(s->count, core->count, (size_t)core->n_experts * sizeof *s->count);
@@ -161,8 +207,8 @@ static bool try_counts(solver *s, ek_arena scratch)
 
 static bool is_done(const solver *s)
 {
-    return s->busiest <= s->limit || s->n_packings >= s->params->effort_packings ||
-           s->params->mode == EK_PLACE_QUICK;
+    bool good = s->busiest <= s->limit && s->n_together == 0;
+    return good || s->n_packings >= s->params->effort_packings || s->params->mode == EK_PLACE_QUICK;
 }
 
 static void set_count(ek_place_core *core, int32_t expert, int32_t count)
@@ -268,15 +314,18 @@ static void solve_part(ek_place_part *p, const ek_place_params *params, bool spr
                        ek_place_hint *hint, ek_arena scratch, int32_t *out_local, bool *distinct,
                        ek_place_balance *balance)
 {
-    solver s = {.params = params, .busiest = INFINITY, .slot_expert = out_local};
+    solver s = {
+        .params = params, .busiest = INFINITY, .n_together = INT32_MAX, .slot_expert = out_local};
     s.core = (ek_place_core){
         .n_experts = p->n_experts,
         .n_devices = p->n_devices,
         .n_slots = p->slot_beg[p->n_devices],
         .load = p->load,
         .slot_beg = p->slot_beg,
-        .node_of = spread ? p->node : NULL,
-        .n_spread = spread ? params->spread_hottest : 0,
+        .domain_of = spread ? p->domain : NULL,
+        .n_spread = !spread                                 ? 0
+                    : params->spread_hottest < p->n_experts ? params->spread_hottest
+                                                            : p->n_experts,
         .mean = part_total(p) / p->n_devices,
     };
     s.limit = fmax(params->target * s.core.mean, floor);
@@ -300,9 +349,27 @@ static void solve_part(ek_place_part *p, const ek_place_params *params, bool spr
     hint->valid = true;
     balance->n_packings += s.n_packings;
     balance->n_swaps += s.n_swaps;
+    balance->n_together += s.n_together;
     /* A load until ek_place_layer divides it by the mean. */
     balance->max_over_mean = fmax(balance->max_over_mean, s.busiest);
     *distinct &= s.distinct;
+}
+
+/*
+ * What a unit of load is to each node: one over its live devices, of which each has some; the
+ * largest node's is 1, so that equal nodes add up loads as they are.
+ */
+static void node_weights(const ek_place_topology *t, double *out_weight)
+{
+    double most = 0.0;
+    for (int32_t n = 0; n < t->n_nodes; n++)
+        out_weight[n] = 0.0;
+    for (int32_t d = 0; d < t->n_devices; d++)
+        if (!ek_place_is_dead(t, d)) out_weight[ek_place_node_of(t, d)] += 1.0;
+    for (int32_t n = 0; n < t->n_nodes; n++)
+        most = fmax(most, out_weight[n]);
+    for (int32_t n = 0; n < t->n_nodes; n++)
+        out_weight[n] = most / out_weight[n];
 }
 
 /*
@@ -315,8 +382,10 @@ static void groups_to_nodes(const ek_place_topology *t, const double *loads, ek_
     int32_t n_groups = t->n_groups, per_group = t->n_experts / n_groups;
     int32_t room = n_groups / t->n_nodes;
     double *group_load = ek_new(&scratch, double, n_groups);
-    double *node_load = ek_new(&scratch, double, t->n_nodes);
+    double *node_load = ek_new(&scratch, double, t->n_nodes); /* per live device */
+    double *weight = ek_new(&scratch, double, t->n_nodes);
     int32_t *n_in = ek_new(&scratch, int32_t, t->n_nodes);
+    node_weights(t, weight);
     for (int32_t e = 0; e < t->n_experts; e++)
         group_load[e / per_group] += loads[e];
     for (int32_t g = 0; g < n_groups; g++)
@@ -328,7 +397,7 @@ static void groups_to_nodes(const ek_place_topology *t, const double *loads, ek_
         for (int32_t n = 0; n < t->n_nodes; n++)
             if (n_in[n] < room && (node < 0 || node_load[n] < node_load[node])) node = n;
         out_node[group] = node;
-        node_load[node] += group_load[group];
+        node_load[node] += group_load[group] * weight[node];
         n_in[node]++;
     }
     for (int32_t round = 0; room > 1 && round < n_groups; round++) {
@@ -339,7 +408,8 @@ static void groups_to_nodes(const ek_place_topology *t, const double *loads, ek_
         for (int32_t a = 0; a < n_groups; a++)
             for (int32_t b = 0; out_node[a] == heavy && b < n_groups; b++) {
                 double given = group_load[a] - group_load[b];
-                double higher = fmax(node_load[heavy] - given, node_load[out_node[b]] + given);
+                double higher = fmax(node_load[heavy] - given * weight[heavy],
+                                     node_load[out_node[b]] + given * weight[out_node[b]]);
                 if (out_node[b] != heavy && higher < best) {
                     best = higher;
                     best_a = a;
@@ -348,8 +418,8 @@ static void groups_to_nodes(const ek_place_topology *t, const double *loads, ek_
             }
         if (best_a < 0) return;
         double given = group_load[best_a] - group_load[best_b];
-        node_load[heavy] -= given;
-        node_load[out_node[best_b]] += given;
+        node_load[heavy] -= given * weight[heavy];
+        node_load[out_node[best_b]] += given * weight[out_node[best_b]];
         out_node[best_a] = out_node[best_b];
         out_node[best_b] = heavy;
     }
@@ -393,7 +463,7 @@ static void solve_hierarchical(const ek_place_topology *t, const ek_place_params
             if (node_load[n] > node_load[node]) node = n;
         floor = fmax(floor, node_load[node] * params->target);
         node_load[node] = -1.0; /* done */
-        ek_place_part_init(&p, t, node, &inner);
+        ek_place_part_init(&p, t, node, params->spread_over, &inner);
         for (int32_t e = 0; e < t->n_experts; e++)
             if (group_node[e / (t->n_experts / t->n_groups)] == node)
                 ek_place_part_add_expert(&p, e, loads[e]);
@@ -401,6 +471,9 @@ static void solve_hierarchical(const ek_place_topology *t, const ek_place_params
                    distinct, balance);
         ek_place_part_write(&p, local, out_slot_expert);
     }
+    /* A group's experts stay on its node. */
+    balance->n_together =
+        params->spread_hottest < t->n_experts ? params->spread_hottest : t->n_experts;
 }
 
 static void solve_global(const ek_place_topology *t, const ek_place_params *params,
@@ -409,7 +482,7 @@ static void solve_global(const ek_place_topology *t, const ek_place_params *para
 {
     int32_t *local = ek_new(&scratch, int32_t, t->n_slots);
     ek_place_part p;
-    ek_place_part_init(&p, t, -1, &scratch);
+    ek_place_part_init(&p, t, -1, params->spread_over, &scratch);
     ek_place_part_add_all(&p, t->n_experts, loads);
     solve_part(&p, params, params->spread_hottest > 0, 0.0, hint, scratch, local, distinct,
                balance);

@@ -9,8 +9,9 @@
  * docs/ROUTING.md tells the whole story with figures.
  *
  * Terms: a *logical expert* has one or more *replicas*, each in a *slot* of a *device*; devices
- * belong to *nodes*. A replica carries load/replicas tokens (equal split; the dispatcher does
- * better within a batch). Balance is the busiest device's load over the mean over the live devices.
+ * belong to *nodes*, nodes to *racks*. What fails together is a *domain*: a node or a rack. A
+ * replica carries load/replicas tokens (equal split; the dispatcher does better within a batch).
+ * Balance is the busiest device's load over the mean over the live devices.
  *
  * Pure: no allocation beyond the scratch arena (by value), no clock, no randomness; the same inputs
  * give the same placement on every machine. Any number of threads may solve at once, each with its
@@ -38,12 +39,31 @@ typedef enum ek_place_mode {
     EK_PLACE_BEST,  /* swaps and tuned counts until target or effort is reached */
 } ek_place_mode;
 
-/** The machine, the same for every layer. Arrays are borrowed for the call. */
+/** What devices have in common, for what must not fail together. */
+typedef enum ek_place_domain {
+    EK_PLACE_NODE,
+    EK_PLACE_RACK,
+} ek_place_domain;
+
+/** How far weights or tokens travel; what is further is the larger number. */
+typedef enum ek_place_distance {
+    EK_PLACE_SAME_DEVICE,
+    EK_PLACE_SAME_NODE,
+    EK_PLACE_SAME_RACK,
+    EK_PLACE_ACROSS_RACKS,
+    EK_PLACE_FROM_STORAGE, /* no live device has it */
+} ek_place_distance;
+#define EK_PLACE_N_DISTANCES (EK_PLACE_FROM_STORAGE + 1)
+
+/**
+ * The machine, the same for every layer. Arrays are borrowed for the call. Zero what is not named:
+ * later versions add fields whose zero is what was before.
+ */
 typedef struct ek_place_topology {
     int32_t n_experts; /* logical experts */
     int32_t n_slots;   /* of all devices, dead ones included */
     int32_t n_devices;
-    int32_t n_nodes; /* divides n_devices; node n has devices n * n_devices / n_nodes ... */
+    int32_t n_nodes; /* without device_node: divides n_devices, neighbours share a node */
     /*
      * > 1: hierarchical, each group of experts stays on one node; divides n_experts; a multiple of
      * n_nodes.
@@ -51,6 +71,10 @@ typedef struct ek_place_topology {
     int32_t n_groups;
     const int32_t *device_slots; /* (n_devices) summing to n_slots; NULL: equal */
     const bool *device_dead;     /* (n_devices) NULL: all alive */
+    int32_t n_racks;             /* 0 or 1: one; without node_rack: divides n_nodes, likewise */
+    /* Where nodes or racks are of different sizes, or numbered otherwise; each has one at least. */
+    const int32_t *device_node; /* (n_devices) NULL: equal */
+    const int32_t *node_rack;   /* (n_nodes) NULL: equal */
 } ek_place_topology;
 
 typedef struct ek_place_params {
@@ -58,8 +82,13 @@ typedef struct ek_place_params {
     double target;           /* stop when busiest/mean is this or less; 1.00045 is a good value */
     int32_t effort_swaps;    /* most swaps of one packing; 400 */
     int32_t effort_packings; /* most packings tried for a layer (hierarchical: for a node); 32 */
-    /* So many of the hottest experts get replicas on at least two nodes; 0: none. */
+    /*
+     * So many of the hottest experts (lower id first where loads are equal) get two replicas at
+     * least, on two domains at least; 0: none. Where slots do not suffice, or groups keep experts
+     * on one node, as many as can be: n_together of the balance says how many are not.
+     */
     int32_t spread_hottest;
+    ek_place_domain spread_over;
 } ek_place_params;
 
 /** What a layer's placement achieves. */
@@ -69,6 +98,7 @@ typedef struct ek_place_balance {
     int32_t n_duplicates; /* slots that hold an expert that their device holds already */
     int32_t n_packings;   /* tried */
     int32_t n_swaps;      /* made in the packing that was kept */
+    int32_t n_together;   /* experts that were to be spread and lie on one domain only */
 } ek_place_balance;
 
 void ek_place_params_default(ek_place_params *out_params);
@@ -116,5 +146,21 @@ EK_MUST ek_status ek_place_measure(const ek_place_topology *topology, const doub
 double ek_place_lower_bound(const ek_place_topology *topology, const double *loads);
 
 int32_t ek_place_live_devices(const ek_place_topology *topology);
+
+/** How far two devices are apart. Cost O(1). */
+ek_place_distance ek_place_distance_of(const ek_place_topology *topology, int32_t device_a,
+                                       int32_t device_b);
+
+/**
+ * Of the n_hottest experts, how many have all their replicas on live devices of one domain.
+ * @param slot_expert (n_slots) a placement, ids in range
+ * @param scratch     n_experts * 12 bytes
+ * Cost O(n_slots + n_experts * n_hottest).
+ * @return EK_OK; EK_ENOMEM
+ */
+EK_MUST ek_status ek_place_together(const ek_place_topology *topology, ek_place_domain domain,
+                                    int32_t n_hottest, const double *loads,
+                                    const int32_t *slot_expert, ek_arena scratch,
+                                    int32_t *out_n_together);
 
 #endif

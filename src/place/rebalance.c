@@ -37,8 +37,10 @@ static bool restore_lost(ek_place_mover *m)
 }
 
 static void mover_init(ek_place_mover *m, ek_place_part *part, const ek_place_move_params *params,
-                       const int32_t *slot_expert, const int32_t *local_of, ek_arena *perm)
+                       bool may_spread, const int32_t *slot_expert, const int32_t *local_of,
+                       ek_arena *perm)
 {
+    bool spread = params->spread_hottest > 0 && may_spread;
     double total = 0.0;
     for (int32_t e = 0; e < part->n_experts; e++)
         total += part->load[e];
@@ -52,6 +54,10 @@ static void mover_init(ek_place_mover *m, ek_place_part *part, const ek_place_mo
         .load = part->load,
         .slot_beg = part->slot_beg,
         .mean = 1.0,
+        .domain_of = spread ? part->domain : NULL,
+        .n_spread = !spread                                    ? 0
+                    : params->spread_hottest < part->n_experts ? params->spread_hottest
+                                                               : part->n_experts,
     };
     ek_place_core_init(core, perm);
     for (int32_t d = 0; d < part->n_devices; d++)
@@ -150,7 +156,7 @@ static ek_status rebalance_part(const ek_place_topology *t, const ek_place_move_
                                 ek_arena scratch, outcome *out)
 {
     ek_place_part part;
-    ek_place_part_init(&part, t, node, &scratch);
+    ek_place_part_init(&part, t, node, params->spread_over, &scratch);
     int32_t *local_of = ek_new(&scratch, int32_t, t->n_experts);
     for (int32_t e = 0; e < t->n_experts; e++) {
         local_of[e] = part.n_experts;
@@ -158,8 +164,9 @@ static ek_status rebalance_part(const ek_place_topology *t, const ek_place_move_
     }
     if (part.n_experts == 0) return EK_OK;
     ek_place_mover m = {.max_moves = params->max_moves - out->n_replicas};
-    mover_init(&m, &part, params, out->slot_expert, local_of, &scratch);
+    mover_init(&m, &part, params, node < 0, out->slot_expert, local_of, &scratch);
     if (!restore_lost(&m)) return EK_EINVAL;
+    if (m.core.n_spread > 0) ek_place_mover_spread(&m);
     ek_place_mover_run(&m);
     write_moves(&part, &m, out->moves + out->n_moves);
     ek_place_part_write(&part, m.core.slot_expert, out->slot_expert);
@@ -180,7 +187,7 @@ ek_status ek_place_rebalance(const ek_place_topology *t, const ek_place_move_par
     for (int32_t e = 0; status == EK_OK && e < t->n_experts; e++)
         if (!(loads[e] >= 0.0) || !isfinite(loads[e])) status = EK_EINVAL;
     if (status != EK_OK || params->max_moves < 0 || !(params->target >= 1.0) ||
-        !(params->copy_worth >= 0.0))
+        !(params->copy_worth >= 0.0) || params->spread_hottest < 0)
         return EK_EINVAL;
     if (ek_arena_free_bytes(&scratch) < ek_place_rebalance_bytes(t)) return EK_ENOMEM;
     ek_place_move_params bounded = *params;
@@ -198,8 +205,13 @@ ek_status ek_place_rebalance(const ek_place_topology *t, const ek_place_move_par
         status = rebalance_part(t, &bounded, loads, node_of_expert, node, scratch, &out);
         if (status != EK_OK) return status;
     }
-    status = ek_place_measure(t, loads, out.slot_expert, scratch, out_balance);
+    ek_place_balance balance;
+    status = ek_place_measure(t, loads, out.slot_expert, scratch, &balance);
+    if (status == EK_OK && params->spread_hottest > 0)
+        status = ek_place_together(t, params->spread_over, params->spread_hottest, loads,
+                                   out.slot_expert, scratch, &balance.n_together);
     if (status != EK_OK) return status;
+    *out_balance = balance;
     memcpy(slot_expert, out.slot_expert, (size_t)t->n_slots * sizeof *slot_expert);
     memcpy(out_moves, out.moves, (size_t)out.n_moves * sizeof *out_moves);
     *out_n_moves = out.n_moves;

@@ -39,11 +39,17 @@ typedef struct ek_place_move_params {
      * more the more of the load has replicas.
      */
     double copy_worth;
+    /*
+     * So many of the hottest experts are put on two domains before anything else, and no step lets
+     * one that is there fall together; 0: none. As in ek_place_params.
+     */
+    int32_t spread_hottest;
+    ek_place_domain spread_over;
 } ek_place_move_params;
 
 /**
  * Improve one layer's placement in place.
- * @param topology   n_groups > 1: replicas move inside their node only
+ * @param topology   n_groups > 1: replicas move inside their node only, and none is spread
  * @param loads      (n_experts) as in ek_place_layer
  * @param slot_expert (n_slots) in: the current placement, EK_PLACE_EMPTY allowed; what lies on dead
  *                   devices is treated as lost, and experts that lost all replicas are restored
@@ -64,5 +70,26 @@ EK_MUST ek_status ek_place_rebalance(const ek_place_topology *topology,
                                      int32_t *out_n_replicas, ek_place_balance *out_balance);
 
 size_t ek_place_rebalance_bytes(const ek_place_topology *topology);
+
+/**
+ * Where the weights of a replica come from that `slot` is to hold: the nearest slot of a live
+ * device that has the expert, the lower one of equals.
+ * @param slot_expert (n_slots) before the move
+ * @param out_distance from there to the device of `slot`; may be NULL
+ * @return that slot; -1: none has it, and they come from storage
+ * Cost O(n_slots).
+ */
+int32_t ek_place_source(const ek_place_topology *topology, const int32_t *slot_expert, int32_t slot,
+                        int32_t expert, ek_place_distance *out_distance);
+
+/**
+ * Carry out moves on a placement and count how far weights travel for it.
+ * @param slot_expert (n_slots) in: before; out: after the moves
+ * @param out_n       replicas by where their weights come from; added to what is there
+ * Cost O(n_slots) a replica.
+ */
+void ek_place_moves_apply(const ek_place_topology *topology, const ek_place_move *moves,
+                          int32_t n_moves, int32_t *slot_expert,
+                          int64_t out_n[EK_PLACE_N_DISTANCES]);
 
 #endif

@@ -32,35 +32,6 @@ static void show_device(ek_place_core *core, int32_t device)
         core->slot_rest[s] = (float)(core->device_load[device] - (double)core->slot_load[s]);
 }
 
-/*
- * On how many of this problem's nodes the expert's replicas lie, not counting one slot: 0, 1 or 2
- * (= more).
- */
-static int32_t nodes_without(const ek_place_core *core, int32_t expert, int32_t except_slot,
-                             int32_t *out_node)
-{
-    int32_t node = -1;
-    for (int32_t s = 0; s < core->n_slots; s++) {
-        if (core->slot_expert[s] != expert || s == except_slot) continue;
-        int32_t here = core->node_of[core->slot_device[s]];
-        if (node >= 0 && here != node) return 2;
-        node = here;
-    }
-    *out_node = node;
-    return node >= 0;
-}
-
-/* Whether the expert in slot `from` may go to `device` without falling back to a single node. */
-static bool keeps_spread(const ek_place_core *core, int32_t from, int32_t device)
-{
-    int32_t e = core->slot_expert[from];
-    if (!core->node_of || e < 0 || core->rank[e] >= core->n_spread || core->count[e] < 2)
-        return true;
-    int32_t node = -1;
-    int32_t n = nodes_without(core, e, from, &node);
-    return n == 2 || node != core->node_of[device];
-}
-
 static bool is_legal(const ek_place_core *core, int32_t from, int32_t to)
 {
     int32_t a = core->slot_expert[from], b = core->slot_expert[to];
@@ -68,7 +39,7 @@ static bool is_legal(const ek_place_core *core, int32_t from, int32_t to)
     if (a == b) return false;
     if (a >= 0 && core->count[a] > 1 && ek_place_holds(core, device_b, a, to)) return false;
     if (b >= 0 && core->count[b] > 1 && ek_place_holds(core, device_a, b, from)) return false;
-    return keeps_spread(core, from, device_b) && keeps_spread(core, to, device_a);
+    return ek_place_keeps_spread(core, from, device_b) && ek_place_keeps_spread(core, to, device_a);
 }
 
 /*
@@ -148,14 +119,14 @@ int32_t ek_place_refine(ek_place_core *core, double limit, int32_t max_swaps)
  * The slot whose exchange with `from` costs least, among devices that pass the filter of the
  * caller.
  */
-static int32_t cheapest_partner(const ek_place_core *core, int32_t from, int32_t not_node)
+static int32_t cheapest_partner(const ek_place_core *core, int32_t from, int32_t not_domain)
 {
     int32_t device = core->slot_device[from];
     float rest = (float)(core->device_load[device] - (double)core->slot_load[from]);
     best_swap best = {INFINITY, -1, -1};
     for (int32_t s = 0; s < core->n_slots; s++) {
         if (core->slot_device[s] == device ||
-            (not_node >= 0 && core->node_of[core->slot_device[s]] == not_node))
+            (not_domain >= 0 && core->domain_of[core->slot_device[s]] == not_domain))
             continue;
         float here = rest + core->slot_load[s];
         float there = core->slot_rest[s] + core->slot_load[from];
@@ -175,14 +146,13 @@ void ek_place_repair(ek_place_core *core)
         int32_t partner = cheapest_partner(core, s, -1);
         if (partner >= 0) ek_place_swap(core, s, partner);
     }
-    for (int32_t i = 0; core->node_of && i < core->n_spread; i++) {
-        int32_t e = core->order[i], node = -1;
-        if (core->count[e] < 2 || nodes_without(core, e, -1, &node) != 1) continue;
-        for (int32_t s = 0; s < core->n_slots; s++) {
+    for (int32_t i = 0; core->domain_of && i < core->n_spread; i++) {
+        int32_t e = core->order[i], domain = -1, partner = -1;
+        if (core->count[e] < 2 || ek_place_domains(core, e, -1, &domain) != 1) continue;
+        for (int32_t s = 0; s < core->n_slots && partner < 0; s++) {
             if (core->slot_expert[s] != e) continue;
-            int32_t partner = cheapest_partner(core, s, node);
+            partner = cheapest_partner(core, s, domain);
             if (partner >= 0) ek_place_swap(core, s, partner);
-            break;
         }
     }
 }

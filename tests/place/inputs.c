@@ -65,6 +65,31 @@ void ek_place_input_random(ek_rng *rng, ek_place_random *out)
     if (between(rng, 0, 9) == 0) memset(out->loads, 0, sizeof out->loads);
 }
 
+/* Each of n_members to one of n_domains, each of which gets one at least. */
+static void scatter(ek_rng *rng, int32_t *domain, int32_t n_members, int32_t n_domains)
+{
+    for (int32_t i = 0; i < n_members; i++)
+        domain[i] = i < n_domains ? i : between(rng, 0, n_domains - 1);
+    for (int32_t i = n_members - 1; i > 0; i--) {
+        int32_t other = between(rng, 0, i), moving = domain[i];
+        domain[i] = domain[other];
+        domain[other] = moving;
+    }
+}
+
+void ek_place_input_racks(ek_rng *rng, ek_place_random *problem)
+{
+    ek_place_topology *t = &problem->topology;
+    t->n_racks = between(rng, 1, t->n_nodes);
+    bool even = t->n_nodes % t->n_racks == 0 && between(rng, 0, 1);
+    if (even) return;
+    scatter(rng, problem->node_rack, t->n_nodes, t->n_racks);
+    t->node_rack = problem->node_rack;
+    if (t->n_groups > 1) return; /* whose nodes have room for as many experts each */
+    scatter(rng, problem->device_node, t->n_devices, t->n_nodes);
+    t->device_node = problem->device_node;
+}
+
 void ek_place_input_check(const ek_place_topology *t, const int32_t *slot_expert)
 {
     bool seen[4096] = {false};

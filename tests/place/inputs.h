@@ -19,11 +19,19 @@ typedef struct ek_place_random {
     ek_place_topology topology;
     int32_t device_slots[64];
     bool device_dead[64];
+    int32_t device_node[64];
+    int32_t node_rack[64];
     double loads[512];
 } ek_place_random;
 
 /** A valid random problem: uneven slots, dead devices, groups, skewed or flat loads. */
 void ek_place_input_random(ek_rng *rng, ek_place_random *out);
+
+/**
+ * Racks for a problem, and, half of the time, nodes and racks of different sizes with their members
+ * in any order.
+ */
+void ek_place_input_racks(ek_rng *rng, ek_place_random *problem);
 
 /**
  * Asserts what every placement has to hold: all experts placed, dead devices empty, ids in range.

@@ -106,6 +106,62 @@ static void test_a_gain_by_hand(void **state)
     ek_place_rig_close(&r);
 }
 
+/*
+ * The same move from another rack, and from another node of one rack: dearer links make it not
+ * worth while, and what is moved is counted by where it comes from.
+ */
+static void test_far_weights_cost_more(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        bool one_rack = i % 2, dear = i / 2;
+        ek_place_rig r = rig_params();
+        r.setup.topology.n_nodes = 2;
+        r.setup.topology.n_racks = one_rack ? 1 : 2;
+        r.params.rack_bytes_per_s = one_rack && dear ? 9.5 : 0.0;
+        r.params.far_bytes_per_s = dear ? 9.5 : 0.0;
+        ek_place_rig_open(&r);
+        ek_place_rig_feed(&r, skewed, 2);
+        ek_place_outlook o = decide(&r);
+        assert_near(o.cost_s, dear ? 29.0 / 9.5 : 2.9);
+        assert_int_equal(o.verdict, dear ? EK_PLACE_DEAR : EK_PLACE_PAYS);
+        if (!dear) {
+            ek_place_step step = next(&r);
+            assert_int_equal(ek_place_controller_confirm(r.c, r.now_us, step.id), EK_OK);
+            ek_place_controller_stats s = ek_place_rig_stats(&r);
+            assert_int_equal(s.n_from[one_rack ? EK_PLACE_SAME_RACK : EK_PLACE_ACROSS_RACKS], 1);
+            assert_int_equal(s.n_from[EK_PLACE_SAME_NODE], 0);
+        }
+        ek_place_rig_close(&r);
+    }
+}
+
+/* Asked for, a rebalance that pays leaves the hot expert on two racks. */
+static void test_controller_spreads(void **state)
+{
+    (void)state;
+    ek_place_rig r = rig_params();
+    r.setup.topology.n_nodes = r.setup.topology.n_racks = 2;
+    r.setup.spread_over = EK_PLACE_RACK;
+    r.setup.spread_hottest = -1;
+    ek_err err;
+    assert_int_equal(ek_place_controller_check(&r.setup, &r.params, &err), EK_EINVAL);
+    r.setup.spread_hottest = 1;
+    ek_place_rig_open(&r);
+    ek_place_rig_feed(&r, skewed, 2);
+    assert_int_equal(decide(&r).verdict, EK_PLACE_PAYS);
+    ek_place_step step = next(&r);
+    assert_int_equal(ek_place_controller_confirm(r.c, r.now_us, step.id), EK_OK);
+    int32_t n_together = -1;
+    ek_arena scratch = r.scratch;
+    assert_int_equal(ek_place_together(&r.setup.topology, EK_PLACE_RACK, 1,
+                                       ek_place_controller_loads(r.c, 0),
+                                       ek_place_controller_slots(r.c, 0), scratch, &n_together),
+                     EK_OK);
+    assert_int_equal(n_together, 0);
+    ek_place_rig_close(&r);
+}
+
 static ek_place_outlook outlook_with(const ek_place_controller_params *params,
                                      const int64_t *const *windows, int32_t n_windows)
 {
@@ -493,6 +549,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_gain_by_hand),
         cmocka_unit_test(test_verdicts),
+        cmocka_unit_test(test_far_weights_cost_more),
+        cmocka_unit_test(test_controller_spreads),
         cmocka_unit_test(test_one_window_is_no_history),
         cmocka_unit_test(test_standard_error_by_hand),
         cmocka_unit_test(test_stale_loads_move_nothing),
