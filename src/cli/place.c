@@ -20,18 +20,22 @@
 
 #define N_SOLVES       21 /* of which the median is shown */
 #define CELL_BYTES_MAX 8  /* "-1," .. "16383," and a line end */
+#define SIZES_MAX      EK_PLACE_DEVICES_MAX
 
 enum {
     OPTION_LOADS,
     OPTION_SLOTS,
     OPTION_DEVICES,
     OPTION_NODES,
+    OPTION_RACKS,
     OPTION_GROUPS,
     OPTION_FROM,
     OPTION_MODE,
     OPTION_TARGET,
     OPTION_MAX_MOVES,
     OPTION_SPREAD,
+    OPTION_SPREAD_OVER,
+    OPTION_EXPERT_BYTES,
     OPTION_OUT,
     OPTION_JSON,
 };
@@ -40,7 +44,9 @@ static const ek_cli_option options[] = {
     {OPTION_LOADS, "loads", "FILE", "CSV: a line per layer, tokens per expert", NULL},
     {OPTION_SLOTS, "slots", "S", "replica slots of all devices together", NULL},
     {OPTION_DEVICES, "devices", "G", "devices", NULL},
-    {OPTION_NODES, "nodes", "N", "nodes that the devices belong to (default 1)", NULL},
+    {OPTION_NODES, "nodes", "N", "nodes of the devices, equal ones, or sizes: 8,8,4 (default 1)",
+     NULL},
+    {OPTION_RACKS, "racks", "R", "racks of the nodes, equal ones, or sizes: 2,1 (default 1)", NULL},
     {OPTION_GROUPS, "groups", "K", "expert groups that stay on one node each (default: none)",
      NULL},
     {OPTION_FROM, "from", "FILE", "CSV: the placement in force; move as few replicas as it takes",
@@ -51,13 +57,27 @@ static const ek_cli_option options[] = {
     {OPTION_MAX_MOVES, "max-moves", "PERCENT", "of a layer's slots that may change (default 25)",
      NULL},
     {OPTION_SPREAD, "spread", "N", "replicas of the N hottest experts on two nodes at least", NULL},
+    {OPTION_SPREAD_OVER, "spread-over", "node|rack", "what --spread has two of (default node)",
+     NULL},
+    {OPTION_EXPERT_BYTES, "expert-bytes", "B",
+     "weights of one expert: moves are shown in bytes too", NULL},
     {OPTION_OUT, "out", "FILE", "write the placement: a line per layer, expert of each slot", NULL},
     {OPTION_JSON, "json", NULL, "print one JSON object", NULL},
 };
 
+/* How many nodes or racks there are, and how many members each has. */
+typedef struct sizes {
+    int64_t n;
+    bool listed; /* else equal parts */
+    int32_t of[SIZES_MAX];
+} sizes;
+
 typedef struct job {
     const char *loads_path, *from_path, *out_path;
-    int64_t n_slots, n_devices, n_nodes, n_groups, spread;
+    int64_t n_slots, n_devices, n_groups, spread, expert_bytes;
+    sizes nodes, racks;
+    int32_t device_node[EK_PLACE_DEVICES_MAX], node_rack[EK_PLACE_DEVICES_MAX];
+    ek_place_domain spread_over;
     double target, max_moves_percent;
     bool quick, json;
 
@@ -73,7 +93,8 @@ typedef struct result {
     double worst, mean, lower_bound;
     double above; /* share by which the busiest device is above its layer's bound, mean */
     int32_t worst_layer;
-    int64_t n_moves, n_duplicates;
+    int64_t n_moves, n_duplicates, n_together;
+    int64_t n_from[EK_PLACE_N_DISTANCES]; /* n_moves by where the weights come from */
     double solve_ms;
 } result;
 
@@ -102,20 +123,70 @@ static ek_status read_from(job *j, ek_err *err)
     return EK_OK;
 }
 
-static ek_status read_inputs(job *j, ek_err *err)
+/* Which of `sizes` each of n members is in, in order. */
+static ek_status list_members(const sizes *s, int64_t n, const char *option, const char *members,
+                              int32_t *out_of, ek_err *err)
 {
-    ek_status status = ek_cli_table_read(j->loads_path, 0.0, false, &j->arena, &j->loads, err);
-    if (status != EK_OK) return status;
+    int64_t sum = 0;
+    for (int64_t i = 0; i < s->n; i++)
+        sum += s->of[i];
+    if (sum != n)
+        return ek_err_set(err, EK_EINVAL, "--%s lists %" PRId64 " %s, but there are %" PRId64,
+                          option, sum, members, n);
+    for (int32_t i = 0, at = 0; i < s->n; i++)
+        for (int32_t left = s->of[i]; left > 0; left--)
+            out_of[at++] = i;
+    return EK_OK;
+}
+
+/* What a solve could only do by half is refused, since it was asked for by name. */
+static ek_status check_spread(const job *j, ek_err *err)
+{
+    bool racks = j->spread_over == EK_PLACE_RACK;
+    int64_t n_spare = j->n_slots - j->topology.n_experts;
+    if (j->spread == 0) return EK_OK;
+    if ((racks ? j->racks.n : j->nodes.n) < 2)
+        return ek_err_set(err, EK_EINVAL, "--spread needs two %s; say how many by --%s",
+                          racks ? "racks" : "nodes", racks ? "racks" : "nodes");
+    if (j->n_groups > 1)
+        return ek_err_set(err, EK_EINVAL,
+                          "--groups keeps experts on one node, --spread asks for "
+                          "two; leave one of them out");
+    if (j->spread > n_spare)
+        return ek_err_set(err, EK_EINVAL,
+                          "--spread %" PRId64 " needs as many slots beyond one per expert, but "
+                          "there are %" PRId64,
+                          j->spread, n_spare);
+    return EK_OK;
+}
+
+static ek_status make_topology(job *j, ek_err *err)
+{
     j->topology = (ek_place_topology){
         .n_experts = j->loads.n_columns,
         .n_slots = (int32_t)j->n_slots,
         .n_devices = (int32_t)j->n_devices,
-        .n_nodes = (int32_t)j->n_nodes,
+        .n_nodes = (int32_t)j->nodes.n,
         .n_groups = (int32_t)j->n_groups,
+        .n_racks = (int32_t)j->racks.n,
+        .device_node = j->nodes.listed ? j->device_node : NULL,
+        .node_rack = j->racks.listed ? j->node_rack : NULL,
     };
+    ek_status status = EK_OK;
+    if (j->nodes.listed)
+        status = list_members(&j->nodes, j->n_devices, "nodes", "devices", j->device_node, err);
+    if (status == EK_OK && j->racks.listed)
+        status = list_members(&j->racks, j->nodes.n, "racks", "nodes", j->node_rack, err);
     ek_place_params params;
     ek_place_params_default(&params);
-    status = ek_place_check(&j->topology, &params, err);
+    if (status == EK_OK) status = ek_place_check(&j->topology, &params, err);
+    return status == EK_OK ? check_spread(j, err) : status;
+}
+
+static ek_status read_inputs(job *j, ek_err *err)
+{
+    ek_status status = ek_cli_table_read(j->loads_path, 0.0, false, &j->arena, &j->loads, err);
+    if (status == EK_OK) status = make_topology(j, err);
     if (status != EK_OK) return status;
     if (j->from_path) status = read_from(j, err);
     if (status != EK_OK) return status;
@@ -124,7 +195,7 @@ static ek_status read_inputs(job *j, ek_err *err)
 }
 
 static ek_status solve_layer(job *j, int32_t layer, ek_place_hint *hint, ek_place_balance *out,
-                             int32_t *out_n_moves)
+                             int32_t *out_n_moves, int64_t *n_from)
 {
     const double *loads = j->loads.value + (int64_t)layer * j->loads.n_columns;
     int32_t *slot_expert = j->slot_expert + (int64_t)layer * j->n_slots;
@@ -134,30 +205,41 @@ static ek_status solve_layer(job *j, int32_t layer, ek_place_hint *hint, ek_plac
         ek_place_params_default(&params);
         params.mode = j->quick ? EK_PLACE_QUICK : EK_PLACE_BEST;
         params.spread_hottest = (int32_t)j->spread;
+        params.spread_over = j->spread_over;
         if (j->target > 0.0) params.target = j->target;
         return ek_place_layer(&j->topology, &params, loads, hint, j->arena, slot_expert, out);
     }
     ek_arena scratch = j->arena;
     int32_t max_moves = (int32_t)((double)j->n_slots * j->max_moves_percent / 100.0);
     const ek_place_move_params params = {.target = j->target > 0.0 ? j->target : 1.01,
-                                         .max_moves = max_moves};
+                                         .max_moves = max_moves,
+                                         .spread_hottest = (int32_t)j->spread,
+                                         .spread_over = j->spread_over};
     ek_place_move *moves = ek_try_new(&scratch, ek_place_move, max_moves + 1);
     int32_t n_steps;
     if (!moves) return EK_ENOMEM;
-    memcpy(slot_expert, j->from + (int64_t)layer * j->n_slots,
-           (size_t)j->n_slots * sizeof *slot_expert);
-    return ek_place_rebalance(&j->topology, &params, loads, scratch, slot_expert, moves, &n_steps,
-                              out_n_moves, out);
+    const int32_t *old = j->from + (int64_t)layer * j->n_slots;
+    memcpy(slot_expert, old, (size_t)j->n_slots * sizeof *slot_expert);
+    ek_status status = ek_place_rebalance(&j->topology, &params, loads, scratch, slot_expert, moves,
+                                          &n_steps, out_n_moves, out);
+    if (status != EK_OK || !n_from) return status;
+    int32_t *at = ek_try_new(&scratch, int32_t, j->n_slots);
+    if (!at) return EK_ENOMEM;
+    memcpy(at, old, (size_t)j->n_slots * sizeof *at);
+    ek_place_moves_apply(&j->topology, moves, n_steps, at, n_from);
+    return EK_OK;
 }
 
-static ek_status solve_all(job *j, result *out, ek_err *err)
+/* distances: whether the answer says how far replicas move, which takes longer than the solve. */
+static ek_status solve_all(job *j, bool distances, result *out, ek_err *err)
 {
     ek_place_hint hint = {0};
     *out = (result){0};
     for (int32_t l = 0; l < j->loads.n_rows; l++) {
         ek_place_balance balance;
         int32_t n_moves;
-        ek_status status = solve_layer(j, l, &hint, &balance, &n_moves);
+        ek_status status =
+            solve_layer(j, l, &hint, &balance, &n_moves, distances ? out->n_from : NULL);
         if (status != EK_OK)
             return ek_err_set(err, status, "layer %d: %s%s", l, ek_status_text(status),
                               j->from && status == EK_EINVAL
@@ -172,6 +254,7 @@ static ek_status solve_all(job *j, result *out, ek_err *err)
         out->above += (balance.max_over_mean / balance.lower_bound - 1.0) / j->loads.n_rows;
         out->n_moves += n_moves;
         out->n_duplicates += balance.n_duplicates;
+        out->n_together += balance.n_together;
     }
     return EK_OK;
 }
@@ -187,11 +270,15 @@ static ek_status solve_timed(job *j, result *out, ek_err *err)
     int64_t ns[N_SOLVES];
     for (int32_t i = 0; i < N_SOLVES; i++) {
         int64_t beg_ns = ek_sys_thread_cpu_ns();
-        ek_status status = solve_all(j, out, err);
+        ek_status status = solve_all(j, false, out, err);
         if (status != EK_OK) return status;
         ns[i] = ek_sys_thread_cpu_ns() - beg_ns;
     }
     qsort(ns, N_SOLVES, sizeof ns[0], compare_ns);
+    if (j->from) {
+        ek_status status = solve_all(j, true, out, err);
+        if (status != EK_OK) return status;
+    }
     out->solve_ms = (double)ns[N_SOLVES / 2] / 1e6;
     return EK_OK;
 }
@@ -208,6 +295,45 @@ static ek_status write_out(job *j, ek_err *err)
     return ek_sys_file_write(j->out_path, (ek_span){(const uint8_t *)text, used}, err);
 }
 
+static const char *const distance_names[EK_PLACE_N_DISTANCES] = {
+    "same_device", "same_node", "same_rack", "across_racks", "storage",
+};
+
+static void add_distances(const job *j, const result *r, json_t *root)
+{
+    json_t *moved = json_object(), *bytes = json_object();
+    for (int d = 0; d < EK_PLACE_N_DISTANCES; d++) {
+        json_object_set_new(moved, distance_names[d], json_integer((json_int_t)r->n_from[d]));
+        json_object_set_new(bytes, distance_names[d],
+                            json_integer((json_int_t)(r->n_from[d] * j->expert_bytes)));
+    }
+    json_object_set_new(root, "moved", moved);
+    if (j->expert_bytes > 0)
+        json_object_set_new(root, "moved_bytes", bytes);
+    else
+        json_decref(bytes);
+}
+
+static void print_distances(const job *j, const result *r)
+{
+    const struct {
+        const char *text;
+        int64_t n;
+    } rows[] = {
+        {"inside their node", r->n_from[EK_PLACE_SAME_DEVICE] + r->n_from[EK_PLACE_SAME_NODE]},
+        {"inside their rack", r->n_from[EK_PLACE_SAME_RACK]},
+        {"across racks", r->n_from[EK_PLACE_ACROSS_RACKS]},
+        {"from storage", r->n_from[EK_PLACE_FROM_STORAGE]},
+    };
+    printf("moved      ");
+    for (size_t i = 0; i < EK_COUNT_OF(rows); i++) {
+        printf("%s%" PRId64 " %s", i ? ", " : " ", rows[i].n, rows[i].text);
+        if (j->expert_bytes > 0)
+            printf(" (%.1f MB)", (double)rows[i].n * (double)j->expert_bytes / 1e6);
+    }
+    putchar('\n');
+}
+
 static void print_result(const job *j, const result *r)
 {
     if (j->json) {
@@ -215,14 +341,16 @@ static void print_result(const job *j, const result *r)
             json_pack("{s:f, s:f, s:f, s:I, s:I, s:f}", "worst", r->worst, "mean", r->mean,
                       "lower_bound", r->lower_bound, "moves", (json_int_t)r->n_moves, "duplicates",
                       (json_int_t)r->n_duplicates, "solve_ms", r->solve_ms);
+        json_object_set_new(root, "together", json_integer((json_int_t)r->n_together));
+        if (j->from) add_distances(j, r, root);
         json_dumpf(root, stdout, JSON_COMPACT | JSON_REAL_PRECISION(8));
         putchar('\n');
         json_decref(root);
         return;
     }
     printf("layers      %d of %d experts in %" PRId64 " slots on %" PRId64 " devices, %" PRId64
-           " nodes\n",
-           j->loads.n_rows, j->loads.n_columns, j->n_slots, j->n_devices, j->n_nodes);
+           " nodes, %" PRId64 " racks\n",
+           j->loads.n_rows, j->loads.n_columns, j->n_slots, j->n_devices, j->nodes.n, j->racks.n);
     printf("balance     worst layer %.6f (layer %d), mean %.6f (busiest device / mean device)\n",
            r->worst, r->worst_layer, r->mean);
     printf("lower bound %.6f for the worst layer; a layer is %.3f %% above its own on average\n",
@@ -230,7 +358,12 @@ static void print_result(const job *j, const result *r)
     if (j->from)
         printf("moves       %" PRId64 " replicas, %.1f %% of the slots\n", r->n_moves,
                100.0 * (double)r->n_moves / ((double)j->n_slots * j->loads.n_rows));
+    if (j->from) print_distances(j, r);
     printf("duplicates  %" PRId64 "\n", r->n_duplicates);
+    if (j->spread > 0)
+        printf("together    %" PRId64 " of %" PRId64 " hot experts, in all layers, lie on one %s\n",
+               r->n_together, j->spread * j->loads.n_rows,
+               j->spread_over == EK_PLACE_RACK ? "rack" : "node");
     printf("solve time  %.3f ms of one core for all layers, median of %d\n", r->solve_ms, N_SOLVES);
 }
 
@@ -264,9 +397,40 @@ static bool take_mode(job *j, const char *value)
     return false;
 }
 
+static bool take_domain(job *j, const char *value)
+{
+    bool racks = strcmp(value, "rack") == 0;
+    j->spread_over = racks ? EK_PLACE_RACK : EK_PLACE_NODE;
+    if (racks || strcmp(value, "node") == 0) return true;
+    (void)ek_cli_fail(EK_EXIT_USAGE, "place: --spread-over is node or rack, not '%s'", value);
+    return false;
+}
+
+/* A number of equal parts, or a list of sizes. */
+static bool take_sizes(const ek_cli_args *args, sizes *out)
+{
+    if (!strchr(args->value, ',')) return ek_cli_args_int(args, 1, SIZES_MAX, &out->n);
+    out->n = 0;
+    out->listed = true;
+    for (const char *at = args->value; out->n < SIZES_MAX;) {
+        char *end;
+        long size = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : 0;
+        if (size < 1 || size > SIZES_MAX || (*end != ',' && *end != '\0')) break;
+        out->of[out->n++] = (int32_t)size;
+        if (*end == '\0') return true;
+        at = end + 1;
+    }
+    (void)ek_cli_fail(EK_EXIT_USAGE,
+                      "place: --%s is '%s'; it must be a number, or sizes from 1 to %d with commas "
+                      "between them, at most %d",
+                      args->option->name, args->value, SIZES_MAX, SIZES_MAX);
+    return false;
+}
+
 static int run(int argc, char **argv)
 {
-    job j = {.n_nodes = 1, .n_groups = 1, .max_moves_percent = 25.0};
+    static const job start = {.nodes.n = 1, .racks.n = 1, .n_groups = 1, .max_moves_percent = 25.0};
+    job j = start;
     ek_cli_args args = ek_cli_args_start(&ek_cli_place, argc, argv);
     for (int id; (id = ek_cli_args_next(&args)) != EK_CLI_ARGS_END;) {
         bool good = true;
@@ -276,9 +440,8 @@ static int run(int argc, char **argv)
         case OPTION_DEVICES:
             good = ek_cli_args_int(&args, 1, EK_PLACE_DEVICES_MAX, &j.n_devices);
             break;
-        case OPTION_NODES:
-            good = ek_cli_args_int(&args, 1, EK_PLACE_DEVICES_MAX, &j.n_nodes);
-            break;
+        case OPTION_NODES: good = take_sizes(&args, &j.nodes); break;
+        case OPTION_RACKS: good = take_sizes(&args, &j.racks); break;
         case OPTION_GROUPS:
             good = ek_cli_args_int(&args, 1, EK_PLACE_EXPERTS_MAX, &j.n_groups);
             break;
@@ -290,6 +453,10 @@ static int run(int argc, char **argv)
             break;
         case OPTION_SPREAD:
             good = ek_cli_args_int(&args, 0, EK_PLACE_EXPERTS_MAX, &j.spread);
+            break;
+        case OPTION_SPREAD_OVER: good = take_domain(&j, args.value); break;
+        case OPTION_EXPERT_BYTES:
+            good = ek_cli_args_int(&args, 1, INT64_C(1) << 33, &j.expert_bytes);
             break;
         case OPTION_OUT: j.out_path = args.value; break;
         case OPTION_JSON: j.json = true; break;
