@@ -117,6 +117,7 @@ static ek_keel_setup keel_setup(const ek_engine *engine)
         .sample_us = engine->params.route.sample_us,
         .experts = engine->stats,
         .devices = engine->device_stats,
+        .queues = engine->queues,
         .slot_expert = engine->params.placement,
     };
 }
@@ -141,6 +142,7 @@ static size_t region_bytes(const ek_engine *engine, bool has_metrics)
     const ek_keel_setup keel = keel_setup(engine);
     bytes += ek_telemetry_experts_bytes(keel.n_layers, keel.n_experts);
     bytes += ek_telemetry_experts_bytes(keel.n_layers, engine->params.keel.n_devices);
+    bytes += ek_telemetry_queues_bytes(keel.n_layers, engine->params.keel.n_devices);
     bytes += ek_keel_bytes(&engine->params.keel, &keel);
     bytes += ek_engine_evenness_bytes(keel.n_layers, engine->params.keel.n_slots);
     bytes += n_running * (size_t)engine->shape.n_vocab * sizeof(float);
@@ -222,6 +224,9 @@ static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
     if (status == EK_OK)
         status = ek_telemetry_experts_create(model->params.n_layers, params->keel.n_devices, arena,
                                              &engine->device_stats);
+    if (status == EK_OK)
+        status = ek_telemetry_queues_create(model->params.n_layers, params->keel.n_devices, arena,
+                                            &engine->queues);
     if (status != EK_OK) return ek_err_set(err, status, "too many experts to count");
     const ek_keel_setup keel = keel_setup(engine);
     status = ek_keel_create(&params->keel, &keel, arena, &engine->keel, err);
@@ -234,6 +239,7 @@ static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
         .n_devices = params->keel.n_devices,
         .stats = engine->stats,
         .device_stats = engine->device_stats,
+        .queues = engine->queues,
     };
     return ek_expert_local_create(&local, &engine->dispatcher, err);
 }
@@ -498,6 +504,11 @@ ek_expert_stats *ek_engine_experts(ek_engine *engine)
 ek_expert_stats *ek_engine_devices(ek_engine *engine)
 {
     return engine->device_stats;
+}
+
+const ek_queues *ek_engine_queues(ek_engine *engine)
+{
+    return engine->queues;
 }
 
 ek_load_view *ek_engine_load_view(ek_engine *engine)

@@ -77,6 +77,7 @@ struct ek_engine {
     ek_router *router;
     ek_expert_stats *stats;
     ek_expert_stats *device_stats;
+    ek_queues *queues; /* of devices */
     ek_keel *keel;
     ek_dispatcher *dispatcher;
     ek_kv *kv;

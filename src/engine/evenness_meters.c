@@ -70,6 +70,9 @@ static void init_states(ek_evenness_meters *m, ek_metrics *metrics, int32_t n_de
         m->device_load[d] =
             ek_telemetry_gauge(metrics, "evenkeel_device_utilisation_ratio", labels, MILLIONTHS,
                                "Share of its time that a device computes experts, smoothed.");
+        m->device_queue[d] = ek_telemetry_gauge(
+            metrics, "evenkeel_device_queue_rows_max", labels, 1,
+            "Most rows that a device had waiting at once, in any layer, in the last sample.");
     }
 }
 
@@ -157,8 +160,13 @@ void ek_engine_evenness_meters_load(const ek_evenness_meters *meters, ek_load_vi
     const ek_load_snapshot *snapshot = ek_telemetry_load_view_pin(view);
     for (int32_t d = 0; snapshot && d < snapshot->n_experts; d++) {
         double sum = 0;
-        for (int32_t l = 0; l < snapshot->n_layers; l++)
-            sum += (double)snapshot->utilisation[(int64_t)l * snapshot->n_experts + d];
+        int32_t longest = 0;
+        for (int32_t l = 0; l < snapshot->n_layers; l++) {
+            int64_t cell = (int64_t)l * snapshot->n_experts + d;
+            sum += (double)snapshot->utilisation[cell];
+            if (snapshot->queue && snapshot->queue[cell] > longest) longest = snapshot->queue[cell];
+        }
+        ek_gauge_set(meters->device_queue[d], longest);
         ek_gauge_set(meters->device_load[d], millionths(sum / snapshot->n_layers));
     }
     ek_telemetry_load_view_unpin(view, snapshot);

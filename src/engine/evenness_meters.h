@@ -19,7 +19,8 @@ typedef struct ek_evenness_meters {
     ek_gauge *alerts[EK_DETECT_N_KINDS];
     ek_counter *samples, *missed_samples;
     ek_gauge *device_load[EK_KEEL_DEVICES_MAX]; /* NULL beyond the devices that there are */
-    ek_counter *rebalances[EK_EVENNESS_ENDS];   /* finished, failed, timed out */
+    ek_gauge *device_queue[EK_KEEL_DEVICES_MAX];
+    ek_counter *rebalances[EK_EVENNESS_ENDS]; /* finished, failed, timed out */
     ek_counter *moved;
     ek_gauge *commit_age;
 } ek_evenness_meters;
@@ -32,7 +33,7 @@ void ek_engine_evenness_meters_init(ek_evenness_meters *meters, ek_metrics *metr
 void ek_engine_evenness_meters_tell(const ek_evenness_meters *meters, const ek_keel_report *board,
                                     const int32_t n_alerts[EK_DETECT_N_KINDS]);
 
-/** Tell the load view's figures: each device's mean load over layers. */
+/** Tell the load view's figures: each device's mean load over layers, and its longest queue. */
 void ek_engine_evenness_meters_load(const ek_evenness_meters *meters, ek_load_view *view);
 
 #endif

@@ -11,12 +11,15 @@
 #include "keel/report.h"
 #include "telemetry/experts.h"
 #include "telemetry/load_view.h"
+#include "telemetry/queues.h"
 
 /** Counters per layer and expert; borrowed until destroy. */
 ek_expert_stats *ek_engine_experts(ek_engine *engine);
 /** Counters per layer and device, devices in the place of experts; borrowed until destroy. */
 ek_expert_stats *ek_engine_devices(ek_engine *engine);
-/** Utilisation per layer and device (keel/keel.h); borrowed until destroy. */
+/** What waits at each device now; borrowed until destroy. */
+const ek_queues *ek_engine_queues(ek_engine *engine);
+/** Utilisation and the longest queue per layer and device (keel/keel.h); borrowed until destroy. */
 ek_load_view *ek_engine_load_view(ek_engine *engine);
 
 /**

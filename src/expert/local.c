@@ -85,6 +85,14 @@ static int32_t min_i32(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
+static int32_t device_rows(const ek_expert_work *work, int32_t device_idx)
+{
+    int32_t n_rows = 0;
+    for (int32_t s = work->device_beg[device_idx]; s < work->device_beg[device_idx + 1]; s++)
+        n_rows += work->share_row[2 * s + 1] - work->share_row[2 * s];
+    return n_rows;
+}
+
 /* ---- time ---- */
 
 static int64_t clock_ns(const local *self)
@@ -140,15 +148,32 @@ static void meters_report(const local *self, int64_t dispatch_ns)
                                       (sum.done_ns - dispatch_ns) / 1000);
     }
     for (int32_t d = 0; self->params.device_stats && d < work->n_devices; d++) {
-        int64_t n_rows = 0;
-        for (int32_t s = work->device_beg[d]; s < work->device_beg[d + 1]; s++)
-            n_rows += work->share_row[2 * s + 1] - work->share_row[2 * s];
+        int32_t n_rows = device_rows(work, d);
         if (n_rows == 0) continue;
         meter sum = meter_sum(self, work->n_experts + d);
         ek_telemetry_experts_add_tokens(self->params.device_stats, work->layer, d, n_rows);
         ek_telemetry_experts_add_busy(self->params.device_stats, work->layer, d, sum.busy_ns,
                                       (sum.done_ns - dispatch_ns) / 1000);
     }
+}
+
+/* ---- queues ---- */
+
+/* What each device has to do of this layer: a row is done when its tiles of both phases are. */
+static void queues_hand(const local *self)
+{
+    const ek_expert_work *work = self->work;
+    for (int32_t i = 0; self->params.queues && i < work->n_devices; i++) {
+        const device *d = &self->devices[i];
+        ek_telemetry_queues_hand(self->params.queues, work->layer, i, device_rows(work, i),
+                                 d->hidden.tiles + d->down.tiles);
+    }
+}
+
+static void unit_done(const local *self, int32_t device_idx, const ek_ffn_rows *rows)
+{
+    if (self->params.queues)
+        ek_telemetry_queues_part_done(self->params.queues, device_idx, rows->n_rows);
 }
 
 /* ---- computing ---- */
@@ -174,6 +199,7 @@ static void compute_hidden(local *self, int32_t thread_idx, int32_t device_idx)
         int32_t beg = i % cut->tiles * cut->tile;
         ek_expert_ffn_hidden(self->params.kernels, &ffn, &rows, beg,
                              min_i32(beg + cut->tile, ffn.gate.n_rows), scratch);
+        unit_done(self, device_idx, &rows);
         meters_add(self, thread_idx, device_idx, expert, beg_ns);
     }
 }
@@ -192,6 +218,7 @@ static void compute_down(local *self, int32_t thread_idx, int32_t device_idx)
         int32_t beg = i % cut->tiles * cut->tile;
         ek_expert_ffn_down(self->params.kernels, &ffn, &rows, beg,
                            min_i32(beg + cut->tile, ffn.down.n_rows));
+        unit_done(self, device_idx, &rows);
         meters_add(self, thread_idx, device_idx, expert, beg_ns);
     }
 }
@@ -260,6 +287,7 @@ static ek_status local_dispatch(ek_dispatcher *base, const ek_expert_work *work,
     plan_units(self);
     if (self->n_active == 0) return EK_OK;
     if (self->is_timed) meters_clear(self);
+    queues_hand(self);
     ek_sys_pool_run(self->params.pool, compute, self);
     if (self->is_timed) meters_report(self, dispatch_ns);
     return EK_OK;

@@ -7,7 +7,8 @@
  * not smoothed over by its neighbours; with one device all threads share all work. Each share reads
  * its expert's weights once for all of its rows; (share x tile of weight rows) is the unit that a
  * device's threads take, so a hot expert is shared by all of them. Reports busy time and service
- * time per layer and expert, and per layer and device, to telemetry.
+ * time per layer and expert, and per layer and device, to telemetry, and what each device has still
+ * to do while it does it.
  */
 #ifndef EK_EXPERT_LOCAL_H
 #define EK_EXPERT_LOCAL_H
@@ -18,6 +19,7 @@
 #include "model/desc.h"
 #include "sys/pool.h"
 #include "telemetry/experts.h"
+#include "telemetry/queues.h"
 
 #define EK_EXPERT_LOCAL_DEVICES_MAX 64
 
@@ -29,6 +31,7 @@ typedef struct ek_expert_local_params {
     int32_t n_devices; /* 1..EK_EXPERT_LOCAL_DEVICES_MAX; of all work that will be handed over */
     ek_expert_stats *stats;        /* of experts; NULL: not counted */
     ek_expert_stats *device_stats; /* of devices, in the place of experts; NULL: not counted */
+    ek_queues *queues;             /* rows that wait at each device; NULL: not counted */
 } ek_expert_local_params;
 
 /** @return EK_OK; EK_ENOMEM */

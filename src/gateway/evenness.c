@@ -23,6 +23,17 @@ static double ratio(double a, double b)
 
 /* ---- devices ---- */
 
+/* Of this moment, so it is mostly seen in the middle of a layer. */
+static void add_queues(const ek_queues *queues, ek_buf *json)
+{
+    ek_http_buf_addz(json, ",\"queue_rows\":");
+    for (int32_t d = 0; d < ek_telemetry_queues_devices(queues); d++) {
+        ek_http_buf_addz(json, d ? "," : "[");
+        ek_http_json_int(json, ek_telemetry_queues_rows(queues, d));
+    }
+    ek_http_buf_addz(json, "]");
+}
+
 /** null as long as there is no sample. */
 static void add_utilisation(ek_load_view *view, ek_buf *json)
 {
@@ -42,6 +53,17 @@ static void add_utilisation(ek_load_view *view, ek_buf *json)
         ek_http_buf_addz(json, "]");
     }
     ek_http_buf_addz(json, "]");
+    if (snapshot->queue) {
+        ek_http_buf_addz(json, ",\"queue_rows_max\":[");
+        for (int32_t l = 0; l < snapshot->n_layers; l++) {
+            for (int32_t d = 0; d < snapshot->n_experts; d++) {
+                ek_http_buf_addz(json, d ? "," : l ? ",[" : "[");
+                ek_http_json_int(json, snapshot->queue[(int64_t)l * snapshot->n_experts + d]);
+            }
+            ek_http_buf_addz(json, "]");
+        }
+        ek_http_buf_addz(json, "]");
+    }
     ek_http_json_add_number(json, "utilisation_age_s",
                             1e-6 *
                                 (double)ek_telemetry_load_view_age_us(snapshot, ek_sys_now_us()));
@@ -85,13 +107,14 @@ static void add_device_balance(const facts *f, ek_buf *json)
     ek_http_buf_addz(json, "]");
 }
 
-static void add_devices(const facts *f, ek_load_view *view, ek_buf *json)
+static void add_devices(const facts *f, ek_load_view *view, const ek_queues *queues, ek_buf *json)
 {
     ek_http_buf_addf(json, ",\"devices\":{\"count\":%d", (int)f->e.n_devices);
     ek_http_json_add_int(json, "slots", f->e.n_slots);
     ek_http_json_add_matrix(json, "tokens", f->rows, f->n_layers, f->e.n_devices, 1);
     ek_http_json_add_matrix(json, "busy_us", f->busy_ns, f->n_layers, f->e.n_devices, US_PER_NS);
     add_utilisation(view, json);
+    add_queues(queues, json);
     add_device_balance(f, json);
     add_placement(f, json);
     ek_http_buf_addz(json, "}");
@@ -217,7 +240,7 @@ bool ek_gateway_evenness_add(ek_engine *engine, int64_t window_us, ek_buf *json)
 {
     facts f;
     if (!read_facts(engine, window_us, &f)) return false;
-    add_devices(&f, ek_engine_load_view(engine), json);
+    add_devices(&f, ek_engine_load_view(engine), ek_engine_queues(engine), json);
     add_routing(&f.e, json);
     add_rebalance(&f.e, json);
     add_alerts(&f.e, json);

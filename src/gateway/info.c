@@ -133,7 +133,7 @@ void ek_gateway_run_props(ek_call *call)
 /* ---- metrics ---- */
 
 /*
- * Both renderers say how much room they want; what they count may have grown meanwhile, so ask
+ * All renderers say how much room they want; what they count may have grown meanwhile, so ask
  * again.
  */
 static bool add_registry(const ek_metrics *metrics, ek_prom_format format, ek_buf *text)
@@ -161,6 +161,18 @@ static bool add_experts(const ek_expert_stats *stats, ek_prom_format format, ek_
     }
 }
 
+static bool add_queues(const ek_queues *queues, ek_prom_format format, ek_buf *text)
+{
+    for (size_t need = 0;;) {
+        if (!ek_http_buf_reserve(text, need)) return false;
+        size_t room = text->cap - text->len;
+        need = ek_telemetry_queues_render(queues, format, text->data + text->len, room);
+        if (need > room) continue;
+        text->len += need;
+        return true;
+    }
+}
+
 /* Prometheus asks for both and weighs them; who has no preference gets the older one. */
 static ek_prom_format wanted_format(ek_str accept)
 {
@@ -175,7 +187,8 @@ void ek_gateway_run_metrics(ek_call *call)
     ek_engine *engine = ek_gateway_engine(call->gateway);
     ek_buf *text = &call->http.reply.body;
     bool ok = add_registry(call->gateway->metrics, format, text) &&
-              (!engine || add_experts(ek_engine_experts(engine), format, text));
+              (!engine || (add_experts(ek_engine_experts(engine), format, text) &&
+                           add_queues(ek_engine_queues(engine), format, text)));
     if (format == EK_PROM_OPENMETRICS) ek_http_buf_addz(text, "# EOF\n");
     ok = ok && !text->failed;
     ek_gateway_call_json(call); /* a text that failed becomes an error */

@@ -38,6 +38,7 @@
 #include "telemetry/detect.h"
 #include "telemetry/experts.h"
 #include "telemetry/load_view.h"
+#include "telemetry/queues.h"
 
 #define EK_KEEL_READERS_MAX 16 /* threads that read the load view at the same time */
 #define EK_KEEL_NEWS_MAX    16 /* alerts that one tick tells of */
@@ -61,6 +62,7 @@ typedef struct ek_keel_setup {
      */
     const ek_expert_stats *experts;
     const ek_expert_stats *devices;
+    ek_queues *queues; /* of devices, its owner's the keel's; borrowed likewise; NULL: not known */
     /* (n_layers, n_slots) first placement, copied; NULL: as even as one without loads can be. */
     const int32_t *slot_expert;
 } ek_keel_setup;

@@ -27,6 +27,7 @@ struct ek_keel {
     /* Loads: the view of devices, and what the router sees of it. */
     ek_load_view *load;
     int64_t *busy_ns; /* (n_layers, n_devices) */
+    int32_t *queue;   /* (n_layers, n_devices) most rows that waited; NULL: not known */
     int64_t next_sample_us;
     ek_route_view view;
     bool has_view;

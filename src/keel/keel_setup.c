@@ -176,7 +176,7 @@ size_t ek_keel_bytes(const ek_keel_params *params, const ek_keel_setup *setup)
     size_t bytes = sizeof(ek_keel) + (2 * devices + 1) * sizeof(int32_t);
     bytes += layers * (sizeof(ek_keel_layer) + replicas_bytes(&keel.params, setup));
     bytes += 2 * layers * slots * sizeof(int32_t); /* ours, and the first one as it came */
-    bytes += layers * devices * sizeof(int64_t);
+    bytes += layers * devices * (sizeof(int64_t) + sizeof(int32_t));
     bytes += layers * experts * (sizeof(float) + sizeof(int32_t) + 2 * sizeof(int64_t));
     bytes += ek_telemetry_load_view_bytes(&load);
     bytes += ek_telemetry_detect_bytes(&detect, setup->n_layers, setup->n_experts);
@@ -209,6 +209,7 @@ static void take_arrays(ek_keel *keel, ek_arena *perm)
         keel->layers[l].memory = ek_arena_alloc(perm, keel->replicas_bytes, 1, EK_CACHE_LINE);
     }
     keel->busy_ns = ek_new(perm, int64_t, layers * (size_t)n_devices);
+    if (keel->setup.queues) keel->queue = ek_new(perm, int32_t, layers * (size_t)n_devices);
     keel->utilisation = ek_new(perm, float, cells);
     keel->n_replicas = ek_new(perm, int32_t, cells);
     keel->total = ek_new(perm, int64_t, cells);

@@ -44,7 +44,7 @@ typedef struct ek_load_snapshot {
     int32_t n_experts;
     const float *utilisation; /* (n_layers, n_experts) smoothed; 0 idle, 1 busy all the time */
     const float *raw;         /* (n_layers, n_experts) of this sample alone */
-    const int32_t *queue;     /* (n_layers, n_experts) rows waiting; NULL: not known */
+    const int32_t *queue;     /* (n_layers, n_experts) rows that waited; NULL: not known */
 } ek_load_snapshot;
 
 /** Counters since start; any thread. */
@@ -69,7 +69,8 @@ EK_MUST ek_status ek_telemetry_load_view_create(const ek_load_view_params *param
  * The sampler's: busy time up to now_us. The first sample, and the first one after busy time went
  * backwards (counters began anew), only says where to count from: nothing is published.
  * @param busy_ns (n_layers, n_experts) since the counters' start
- * @param queue   (n_layers, n_experts) rows waiting now, or NULL
+ * @param queue   (n_layers, n_experts) rows waiting now, or the most that waited at once since the
+ *                last sample, whichever the sampler knows; or NULL
  * @return EK_OK published; EK_AGAIN nothing to publish yet, or no time has passed; EK_EFULL
  *         blocked: more snapshots are pinned than n_readers. The time since the last published
  *         sample is then part of the next one.

@@ -257,6 +257,7 @@ class Placement(unittest.TestCase):
                 answer = server.chat("what do you have in stock?", max_tokens=30)
                 self.assertEqual(answer[0], 200)
                 devices = json.loads(server.request("GET", "/v1/experts")[2])["devices"]
+                self.assertEqual(devices["queue_rows"], [0, 0])  # nobody asks for anything
             self.assertEqual(devices["slots"], 10)
             lines = [list(map(int, line.split(","))) for line in placement.read_text().split()]
             self.assertEqual(devices["placement"], [[line[:5], line[5:]] for line in lines])

@@ -189,7 +189,7 @@ static void expect_out(const fixture *f, int32_t layer, int32_t n_tokens, double
 /** Dispatch and combine with a fresh dispatcher; out starts as `before` everywhere. */
 static void run_on(fixture *f, int32_t layer, int32_t n_tokens, int32_t n_threads,
                    int32_t n_devices, ek_expert_stats *stats, ek_expert_stats *device_stats,
-                   float before, float *out)
+                   ek_queues *queues, float before, float *out)
 {
     make_shares(f, (uint64_t)(n_devices * 100 + n_threads), n_devices);
     ek_sys_pool *pool;
@@ -200,7 +200,8 @@ static void run_on(fixture *f, int32_t layer, int32_t n_tokens, int32_t n_thread
                                            .pool = pool,
                                            .n_devices = n_devices,
                                            .stats = stats,
-                                           .device_stats = device_stats};
+                                           .device_stats = device_stats,
+                                           .queues = queues};
     assert_int_equal(ek_expert_local_create(&params, &dispatcher, NULL), EK_OK);
     ek_arena arena = ek_sys_region_arena(&f->region);
     bool int8 = f->kernels.act_int8[f->tensors[0].type];
@@ -243,7 +244,7 @@ static void run_on(fixture *f, int32_t layer, int32_t n_tokens, int32_t n_thread
 static void run(fixture *f, int32_t layer, int32_t n_tokens, int32_t n_threads,
                 ek_expert_stats *stats, float before, float *out)
 {
-    run_on(f, layer, n_tokens, n_threads, 1, stats, NULL, before, out);
+    run_on(f, layer, n_tokens, n_threads, 1, stats, NULL, NULL, before, out);
 }
 
 static const ek_type types[] = {EK_TYPE_F32,  EK_TYPE_F16,  EK_TYPE_BF16, EK_TYPE_Q8_0,
@@ -298,7 +299,7 @@ static void test_threads_devices_and_company_change_nothing(void **state)
         }
         for (int32_t n_devices = 2; n_devices <= DEVICES; n_devices++) {
             int32_t n_threads = 1 + (n_devices + (int32_t)i) % 3; /* fewer, as many, and more */
-            run_on(f, 0, N_MAX, n_threads, n_devices, NULL, NULL, 0.0f, again);
+            run_on(f, 0, N_MAX, n_threads, n_devices, NULL, NULL, NULL, 0.0f, again);
             assert_memory_equal(first, again, N_MAX * D * sizeof *first);
         }
         /* The lists of the first tokens are the same without the others. */
@@ -369,7 +370,11 @@ static void test_rows_and_time_are_reported_for_devices(void **state)
         ek_expert_stats *experts, *devices;
         assert_int_equal(ek_telemetry_experts_create(2, N_EXPERTS, &perm, &experts), EK_OK);
         assert_int_equal(ek_telemetry_experts_create(2, n_devices, &perm, &devices), EK_OK);
-        run_on(f, 1, 50, 2, n_devices, experts, devices, 0.0f, out);
+        ek_queues *queues;
+        int32_t most[2 * DEVICES];
+        assert_int_equal(ek_telemetry_queues_create(2, n_devices, &perm, &queues), EK_OK);
+        run_on(f, 1, 50, 2, n_devices, experts, devices, queues, 0.0f, out);
+        ek_telemetry_queues_most(queues, most);
         int64_t rows[2 * DEVICES], device_ns[2 * DEVICES], expert_ns[2 * N_EXPERTS];
         ek_telemetry_experts_read(devices, 0, rows, NULL, device_ns);
         ek_telemetry_experts_read(experts, 0, NULL, NULL, expert_ns);
@@ -380,6 +385,10 @@ static void test_rows_and_time_are_reported_for_devices(void **state)
                 want += f->share_row[2 * s + 1] - f->share_row[2 * s];
             assert_int_equal(rows[d], 0);
             assert_int_equal(rows[n_devices + d], want);
+            /* All of it waited at first, and every tile of it was taken off, not one too many. */
+            assert_int_equal(most[d], 0);
+            assert_int_equal(most[n_devices + d], want);
+            assert_int_equal(ek_telemetry_queues_rows(queues, d), 0);
             assert_true((device_ns[n_devices + d] > 0) == (want > 0));
             n_rows += want;
             by_device += device_ns[n_devices + d];

@@ -23,6 +23,7 @@ typedef struct fixture {
     ek_keel_params params;
     ek_keel_setup setup;
     ek_expert_stats *experts, *devices;
+    ek_queues *queues;
     ek_keel *keel;
     ek_keel_news news;
     int64_t now_us;
@@ -63,6 +64,9 @@ static void open(fixture *f)
                      EK_OK);
     f->setup.experts = f->experts;
     f->setup.devices = f->devices;
+    assert_int_equal(ek_telemetry_queues_create(N_LAYERS, f->params.n_devices, &perm, &f->queues),
+                     EK_OK);
+    f->setup.queues = f->queues;
     /* Exactly as much as it says it takes. */
     ek_arena own = ek_arena_over(perm.beg, ek_keel_bytes(&f->params, &f->setup));
     assert_true(own.end <= perm.end);
@@ -184,6 +188,17 @@ static void test_an_experts_load_is_that_of_its_least_busy_device(void **state)
         ek_telemetry_experts_add_busy(f->devices, 1, 1, 8000000, 10);
         pass(f, 1, 0, 16);
     }
+    /* The longest queues since the sample before, for whoever looks at the load view. */
+    ek_telemetry_queues_hand(f->queues, 1, 0, 12, 2);
+    ek_telemetry_queues_hand(f->queues, 1, 0, 5, 2);
+    ek_telemetry_queues_hand(f->queues, 2, 1, 7, 1);
+    ek_telemetry_experts_add_busy(f->devices, 1, 1, 8000000, 10);
+    pass(f, 1, 0, 16);
+    const ek_load_snapshot *snapshot = ek_telemetry_load_view_pin(ek_keel_load(f->keel));
+    const int32_t longest[N_LAYERS * 2] = {0, 0, 12, 0, 0, 7};
+    assert_memory_equal(snapshot->queue, longest, sizeof longest);
+    ek_telemetry_load_view_unpin(ek_keel_load(f->keel), snapshot);
+
     const ek_route_view *view = ek_keel_view(f->keel, f->now_us + 30000);
     assert_non_null(view);
     assert_int_equal(view->age_us, 30000);
