@@ -90,8 +90,9 @@ const ek_config_key ek_config_keys[] = {
     {"engine", "threads", EK_CONFIG_INT, AT(int32_t, engine.n_threads), "auto", 0, 1024, "auto",
      .help = "Compute threads; `auto` is one per CPU that the process may use."},
     {"engine", "pin_threads", EK_CONFIG_BOOL, AT(bool, engine.pin_threads), "false",
-     .help = "Bind each compute thread to a CPU of its own. Faster on a machine that does nothing "
-             "else, slower on a shared one."},
+     .help = "Bind each compute thread to a CPU of its own: a core each before two on one, and the "
+             "threads of a device (`experts.devices`) on one NUMA node where that is possible. "
+             "Faster on a machine that does nothing else, slower on a shared one."},
     {"engine", "kernels", EK_CONFIG_CHOICE, AT(ek_kernels_choice, engine.kernels), "auto",
      .choices = kernels,
      .help = "Instruction set of the compute kernels; `auto` is the best that the CPU has."},

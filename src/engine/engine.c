@@ -206,9 +206,8 @@ static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
         return ek_err_set(err, status,
                           "the kernels asked for do not run on this processor; "
                           "choose --kernels auto");
-    status = ek_sys_pool_create(params->n_threads, params->pin_threads, &engine->pool);
-    if (status != EK_OK)
-        return ek_err_set(err, status, "cannot start %d compute threads", (int)params->n_threads);
+    status = ek_engine_cores_open(params, &engine->cores, &engine->pool, err);
+    if (status != EK_OK) return status;
     if (params->pack_weights) {
         status = ek_expert_pack_create(model, &engine->kernels, &engine->packed, err);
         if (status != EK_OK) return status;
@@ -300,7 +299,10 @@ static ek_status open_cache_and_forward(ek_engine *engine, ek_err *err)
     if (status != EK_OK) return status;
     engine->kv_blocks = plan.kv_blocks;
     engine->params.kv_bytes = plan.kv_bytes;
-    if (engine->packed) ek_expert_pack_run(engine->packed, engine->pool);
+    if (engine->packed)
+        status =
+            ek_engine_cores_pack(&engine->cores, engine->keel, engine->packed, engine->pool, err);
+    if (status != EK_OK) return status;
     const ek_kv_params kv = kv_params(engine, plan.kv_blocks);
     status = ek_engine_kv_create(&kv, &engine->kv, err);
     if (status != EK_OK) return status;
@@ -418,9 +420,11 @@ ek_status ek_engine_create(const ek_engine_params *params, const char *model_pat
     }
     const ek_engine_info *info = &engine->info;
     ek_log(EK_LOG_INFO, "engine", "started",
-           "arch=%s layers=%d experts=%d top_k=%d kernels=%s threads=%d context=%d kv_blocks=%d",
+           "arch=%s layers=%d experts=%d top_k=%d kernels=%s threads=%d numa_nodes=%d context=%d "
+           "kv_blocks=%d",
            info->arch, (int)info->n_layers, (int)info->n_experts, (int)info->top_k, info->kernels,
-           (int)engine->params.n_threads, (int)info->context_tokens, (int)engine->kv_blocks);
+           (int)engine->params.n_threads, (int)engine->cores.n_nodes, (int)info->context_tokens,
+           (int)engine->kv_blocks);
     warn_idle_policy(engine, engine->params.route.policy);
     *out_engine = engine;
     return EK_OK;
@@ -504,6 +508,11 @@ ek_expert_stats *ek_engine_experts(ek_engine *engine)
 ek_expert_stats *ek_engine_devices(ek_engine *engine)
 {
     return engine->device_stats;
+}
+
+const int32_t *ek_engine_device_nodes(ek_engine *engine)
+{
+    return engine->cores.n_nodes > 0 ? engine->cores.device_node : NULL;
 }
 
 const ek_queues *ek_engine_queues(ek_engine *engine)

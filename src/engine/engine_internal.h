@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/cores.h"
 #include "engine/engine.h"
 #include "engine/evenness.h"
 #include "engine/forward.h"
@@ -78,6 +79,7 @@ struct ek_engine {
     ek_expert_stats *stats;
     ek_expert_stats *device_stats;
     ek_queues *queues; /* of devices */
+    ek_cores cores;
     ek_keel *keel;
     ek_dispatcher *dispatcher;
     ek_kv *kv;

@@ -19,6 +19,8 @@ ek_expert_stats *ek_engine_experts(ek_engine *engine);
 ek_expert_stats *ek_engine_devices(ek_engine *engine);
 /** What waits at each device now; borrowed until destroy. */
 const ek_queues *ek_engine_queues(ek_engine *engine);
+/** NUMA node of each device's threads, -1: several; NULL: threads are not pinned. Any thread. */
+const int32_t *ek_engine_device_nodes(ek_engine *engine);
 /** Utilisation and the longest queue per layer and device (keel/keel.h); borrowed until destroy. */
 ek_load_view *ek_engine_load_view(ek_engine *engine);
 

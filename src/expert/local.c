@@ -178,10 +178,9 @@ static void unit_done(const local *self, int32_t device_idx, const ek_ffn_rows *
 
 /* ---- computing ---- */
 
-/** First device of a thread; the last one is the first of the next thread, or the same. */
 static int32_t device_of(const local *self, int32_t thread_idx)
 {
-    return (int32_t)((int64_t)thread_idx * self->params.n_devices / self->n_threads);
+    return ek_expert_local_device(thread_idx, self->n_threads, self->params.n_devices);
 }
 
 static void compute_hidden(local *self, int32_t thread_idx, int32_t device_idx)

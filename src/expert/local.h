@@ -34,6 +34,13 @@ typedef struct ek_expert_local_params {
     ek_queues *queues;             /* rows that wait at each device; NULL: not counted */
 } ek_expert_local_params;
 
+/** First device of a thread; its last one is the first of the next thread, or the same. */
+static inline int32_t ek_expert_local_device(int32_t thread_idx, int32_t n_threads,
+                                             int32_t n_devices)
+{
+    return (int32_t)((int64_t)thread_idx * n_devices / n_threads);
+}
+
 /** @return EK_OK; EK_ENOMEM */
 EK_MUST ek_status ek_expert_local_create(const ek_expert_local_params *params,
                                          ek_dispatcher **out_dispatcher, ek_err *err);

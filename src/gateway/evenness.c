@@ -107,14 +107,32 @@ static void add_device_balance(const facts *f, ek_buf *json)
     ek_http_buf_addz(json, "]");
 }
 
-static void add_devices(const facts *f, ek_load_view *view, const ek_queues *queues, ek_buf *json)
+/* null where threads are not pinned, and for a device on several nodes. */
+static void add_numa_nodes(const int32_t *node, int32_t n_devices, ek_buf *json)
+{
+    if (!node) {
+        ek_http_buf_addz(json, ",\"numa_nodes\":null");
+        return;
+    }
+    for (int32_t d = 0; d < n_devices; d++) {
+        ek_http_buf_addz(json, d ? "," : ",\"numa_nodes\":[");
+        if (node[d] >= 0)
+            ek_http_json_int(json, node[d]);
+        else
+            ek_http_buf_addz(json, "null");
+    }
+    ek_http_buf_addz(json, "]");
+}
+
+static void add_devices(const facts *f, ek_engine *engine, ek_buf *json)
 {
     ek_http_buf_addf(json, ",\"devices\":{\"count\":%d", (int)f->e.n_devices);
     ek_http_json_add_int(json, "slots", f->e.n_slots);
     ek_http_json_add_matrix(json, "tokens", f->rows, f->n_layers, f->e.n_devices, 1);
     ek_http_json_add_matrix(json, "busy_us", f->busy_ns, f->n_layers, f->e.n_devices, US_PER_NS);
-    add_utilisation(view, json);
-    add_queues(queues, json);
+    add_utilisation(ek_engine_load_view(engine), json);
+    add_queues(ek_engine_queues(engine), json);
+    add_numa_nodes(ek_engine_device_nodes(engine), f->e.n_devices, json);
     add_device_balance(f, json);
     add_placement(f, json);
     ek_http_buf_addz(json, "}");
@@ -240,7 +258,7 @@ bool ek_gateway_evenness_add(ek_engine *engine, int64_t window_us, ek_buf *json)
 {
     facts f;
     if (!read_facts(engine, window_us, &f)) return false;
-    add_devices(&f, ek_engine_load_view(engine), ek_engine_queues(engine), json);
+    add_devices(&f, engine, json);
     add_routing(&f.e, json);
     add_rebalance(&f.e, json);
     add_alerts(&f.e, json);

@@ -129,11 +129,11 @@ static void helper_main(void *arg)
     }
 }
 
-static ek_status start_helpers(ek_sys_pool *pool, bool pin)
+static ek_status start_helpers(ek_sys_pool *pool, const int32_t *cpu)
 {
     for (int32_t i = 0; i < pool->n_threads - 1; i++) {
         helper *h = &pool->helpers[i];
-        *h = (helper){.pool = pool, .thread_idx = i + 1, .cpu = pin ? ek_sys_cpu_at(i + 1) : -1};
+        *h = (helper){.pool = pool, .thread_idx = i + 1, .cpu = cpu ? cpu[i + 1] : -1};
         ek_status status = ek_sys_thread_start(&h->thread, "ek-compute", helper_main, h);
         if (status != EK_OK) return status;
     }
@@ -141,6 +141,15 @@ static ek_status start_helpers(ek_sys_pool *pool, bool pin)
 }
 
 ek_status ek_sys_pool_create(int32_t n_threads, bool pin, ek_sys_pool **out_pool)
+{
+    int32_t cpu[POOL_THREADS_MAX];
+    ek_assert(n_threads <= POOL_THREADS_MAX);
+    for (int32_t t = 0; t < n_threads; t++)
+        cpu[t] = ek_sys_cpu_at(t);
+    return ek_sys_pool_create_on(n_threads, pin ? cpu : NULL, out_pool);
+}
+
+ek_status ek_sys_pool_create_on(int32_t n_threads, const int32_t *cpu, ek_sys_pool **out_pool)
 {
     ek_assert(n_threads >= 1);
     ek_assert(n_threads <= POOL_THREADS_MAX);
@@ -154,8 +163,8 @@ ek_status ek_sys_pool_create(int32_t n_threads, bool pin, ek_sys_pool **out_pool
     pool->region = region;
     pool->n_threads = n_threads;
     pool->spin_ns = n_threads <= ek_sys_cpu_count() ? SPIN_NS : 0;
-    pool->owner_cpu = pin ? ek_sys_cpu_at(0) : -1;
-    if (start_helpers(pool, pin) != EK_OK) {
+    pool->owner_cpu = cpu ? cpu[0] : -1;
+    if (start_helpers(pool, cpu) != EK_OK) {
         ek_sys_pool_destroy(pool);
         return EK_ENOMEM;
     }

@@ -25,6 +25,13 @@ typedef struct ek_sys_pool ek_sys_pool;
  * @return EK_OK; EK_ENOMEM
  */
 EK_MUST ek_status ek_sys_pool_create(int32_t n_threads, bool pin, ek_sys_pool **out_pool);
+/**
+ * The same with a CPU for each thread.
+ * @param cpu (n_threads) kernel numbers, below 0: anywhere; NULL: all anywhere
+ * @return as ek_sys_pool_create
+ */
+EK_MUST ek_status ek_sys_pool_create_on(int32_t n_threads, const int32_t *cpu,
+                                        ek_sys_pool **out_pool);
 /** Joins the helpers. Accepts NULL. */
 void ek_sys_pool_destroy(ek_sys_pool *pool);
 int32_t ek_sys_pool_threads(const ek_sys_pool *pool);

@@ -82,6 +82,11 @@ int32_t ek_sys_cpu_at(int32_t cpu_idx)
     return -1;
 }
 
+bool ek_sys_cpu_allowed(int32_t cpu)
+{
+    return cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET((size_t)cpu, process_mask());
+}
+
 void ek_sys_thread_pin_cpu(int32_t cpu)
 {
     if (cpu < 0 || cpu >= CPU_SETSIZE) return;

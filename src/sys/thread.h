@@ -32,6 +32,9 @@ void ek_sys_thread_pin(int32_t cpu_idx);
 /** Kernel number of the cpu_idx-th CPU (modulo) of the process's mask; -1 when unknown. */
 int32_t ek_sys_cpu_at(int32_t cpu_idx);
 
+/** Whether the process's mask, as it was at start, has this kernel CPU number. */
+bool ek_sys_cpu_allowed(int32_t cpu);
+
 /**
  * Pin the calling thread to this kernel CPU number; nothing happens for one below 0. Best effort.
  */

@@ -240,6 +240,29 @@ class Reloading(unittest.TestCase):
             self.assertNotIn("event=drained", (tmp / "old").read_text())
 
 
+class Nodes(unittest.TestCase):
+    """Where pinned threads lie: on this machine, and on one that is only described (and computes all the same)."""
+
+    def numa_nodes(self, *settings, env=None):
+        with Server("--set", "experts.devices=2", "--threads", 2, *settings, env=env) as server:
+            answer = server.chat("what do you have in stock?", max_tokens=10, temperature=0)
+            self.assertEqual(answer[0], 200)
+            nodes = json.loads(server.request("GET", "/v1/experts")[2])["devices"]["numa_nodes"]
+            return nodes, re.search(r"numa_nodes=(\d+)", server.log_text()).group(1), json.loads(answer[2])["choices"]
+
+    def test_devices_are_on_nodes(self):
+        pin = ["--set", "engine.pin_threads=true"]
+        nodes, told, answer = self.numa_nodes(env={"HWLOC_SYNTHETIC": "node:2 core:2 pu:1"})
+        self.assertEqual((nodes, told), (None, "0"))  # not pinned
+        nodes, told, again = self.numa_nodes(*pin, env={"HWLOC_SYNTHETIC": "node:2 core:2 pu:1"})
+        self.assertEqual((nodes, told), ([0, 1], "2"))
+        self.assertEqual(again, answer)
+        self.assertEqual(self.numa_nodes(*pin, env={"HWLOC_SYNTHETIC": "node:1 core:4 pu:1"})[:2], ([0, 0], "1"))
+        nodes, told, again = self.numa_nodes(*pin)  # whatever this machine is
+        self.assertEqual(max(nodes) + 1, int(told))
+        self.assertEqual(again, answer)
+
+
 class Placement(unittest.TestCase):
     """From the loads of a server to the placement of the next one, as docs/ROUTING.md says it."""
 

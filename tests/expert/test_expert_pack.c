@@ -71,7 +71,7 @@ static void compare(const ek_kernels *kernels, const ek_tensor *plain, const ek_
 }
 
 /* How many matrices were packed. */
-static int check_model(const char *name, ek_kernels_choice choice, int32_t n_threads)
+static int check_model(const char *name, ek_kernels_choice choice, int32_t n_threads, bool at_home)
 {
     ek_fixture_path path;
     ek_model_file *file = NULL;
@@ -84,7 +84,15 @@ static int check_model(const char *name, ek_kernels_choice choice, int32_t n_thr
     assert_int_equal(ek_kernels_select(choice, ek_sys_cpu_flags(), &kernels), EK_OK);
     assert_int_equal(ek_sys_pool_create(n_threads, false, &pool), EK_OK);
     assert_int_equal(ek_expert_pack_create(file->model, &kernels, &packed, &err), EK_OK);
-    ek_expert_pack_run(packed, pool);
+    /* Experts in turn on node 0, on node 1, and anywhere. */
+    int32_t thread_node[16], expert_node[1024];
+    for (int32_t t = 0; t < n_threads; t++)
+        thread_node[t] = t % 2;
+    for (int32_t i = 0; i < file->model->params.n_layers * file->model->params.n_experts; i++)
+        expert_node[i] = i % 3 - 1;
+    const ek_expert_homes homes = {
+        .n_nodes = 2, .thread_node = thread_node, .expert_node = expert_node};
+    ek_expert_pack_run(packed, pool, at_home ? &homes : NULL);
     const ek_model *model = ek_expert_pack_model(packed);
     assert_ptr_equal(model->token_embd, file->model->token_embd);
     int n_packed = 0;
@@ -118,16 +126,17 @@ static void packs_without_changing_a_result(void **state EK_UNUSED)
     for (size_t i = 0; i < EK_COUNT_OF(types); i++) {
         char name[64];
         snprintf(name, sizeof name, "tests/support/tiny-qwen2moe-%s.gguf", types[i]);
-        assert_true(check_model(name, EK_KERNELS_AUTO, 3) > 6);
-        assert_true(check_model(name, EK_KERNELS_AVX2, 1) > 6);
+        assert_true(check_model(name, EK_KERNELS_AUTO, 3, false) > 6);
+        assert_true(check_model(name, EK_KERNELS_AUTO, 3, true) > 6);
+        assert_true(check_model(name, EK_KERNELS_AVX2, 1, false) > 6);
     }
 }
 
 static void leaves_alone_what_kernels_read_plain(void **state EK_UNUSED)
 {
-    assert_int_equal(check_model("tests/support/tiny-olmoe-f32.gguf", EK_KERNELS_AUTO, 2), 0);
-    assert_int_equal(check_model("tests/support/tiny-qwen2moe-q8_0.gguf", EK_KERNELS_REFERENCE, 2),
-                     0);
+    assert_int_equal(check_model("tests/support/tiny-olmoe-f32.gguf", EK_KERNELS_AUTO, 2, true), 0);
+    assert_int_equal(
+        check_model("tests/support/tiny-qwen2moe-q8_0.gguf", EK_KERNELS_REFERENCE, 2, false), 0);
     ek_expert_pack_destroy(NULL);
 }
 
