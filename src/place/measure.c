@@ -11,51 +11,6 @@ int32_t ek_place_live_devices(const ek_place_topology *t)
     return n_live;
 }
 
-/* Live devices of the node that has most. */
-static int32_t largest_node(const ek_place_topology *t)
-{
-    int32_t n_live[EK_PLACE_DEVICES_MAX] = {0}, most = 0;
-    for (int32_t d = 0; d < t->n_devices; d++)
-        if (!ek_place_is_dead(t, d)) n_live[ek_place_node_of(t, d)]++;
-    for (int32_t n = 0; n < t->n_nodes; n++)
-        most = n_live[n] > most ? n_live[n] : most;
-    return most;
-}
-
-double ek_place_bound_of(const ek_place_topology *t, const double *loads, const ek_place_sum *sum)
-{
-    int32_t n_live = ek_place_live_devices(t);
-    if (sum->total <= 0.0) return 1.0;
-    double mean = sum->total / n_live;
-    /*
-     * One replica of the hottest expert cannot carry less than its share over all slots that could
-     * be its own.
-     */
-    int32_t most = t->n_slots - (t->n_experts - 1);
-    most = most < n_live ? most : n_live;
-    double lowest = fmax(1.0, sum->most / most / mean);
-    if (t->n_groups == t->n_nodes && t->n_nodes > 1) {
-        /*
-         * Groups stay on their nodes, one each: the heaviest group's node cannot get rid of its
-         * load, be it the largest one that there is.
-         */
-        int32_t per_group = t->n_experts / t->n_groups, per_node = largest_node(t);
-        for (int32_t g = 0; g < t->n_groups; g++) {
-            double load = 0.0;
-            for (int32_t e = g * per_group; e < (g + 1) * per_group; e++)
-                load += loads[e];
-            lowest = fmax(lowest, load / per_node / mean);
-        }
-    }
-    return lowest;
-}
-
-double ek_place_lower_bound(const ek_place_topology *t, const double *loads)
-{
-    ek_place_sum sum = ek_place_sum_of(loads, t->n_experts);
-    return ek_place_bound_of(t, loads, &sum);
-}
-
 ek_status ek_place_measure(const ek_place_topology *t, const double *loads,
                            const int32_t *slot_expert, ek_arena scratch,
                            ek_place_balance *out_balance)

@@ -145,6 +145,17 @@ EK_MUST ek_status ek_place_measure(const ek_place_topology *topology, const doub
 /** Least possible busiest/mean under equal split, whatever the placement (1 for no load). */
 double ek_place_lower_bound(const ek_place_topology *topology, const double *loads);
 
+/**
+ * A higher bound, where groups stay on nodes, one each: besides a node's mean, what its twelve
+ * heaviest experts come to when they are placed exactly, in every way that its spare slots allow,
+ * with the lightest of the others where slots must take some, and the rest cut at will. Elsewhere,
+ * on nodes of more than 32 devices, and as far as there are too many ways to look at, it is
+ * ek_place_lower_bound's. Both hold for placements without two replicas of an expert on a device.
+ * @param known busiest/mean of a placement, which shortens the search; 0: none
+ * Cost: mostly some milliseconds a layer, at most some hundred; for reports, not for solves.
+ */
+double ek_place_tight_bound(const ek_place_topology *topology, const double *loads, double known);
+
 int32_t ek_place_live_devices(const ek_place_topology *topology);
 
 /** How far two devices are apart. Cost O(1). */

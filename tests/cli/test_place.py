@@ -82,6 +82,22 @@ class Place(unittest.TestCase):
         self.assertEqual(answer["together"], 0)
         self.assertGreater(answer["moves"], 0)
 
+    def test_groups_have_a_tighter_bound(self):
+        """Three experts of 10 on a node of two devices: without a spare slot two of them meet."""
+        self.loads.write_text("10,10,10,1,1,1\n")
+        nodes = ["--nodes", 2, "--groups", 2]
+        answer = self.answer(*nodes, slots=8)
+        self.assertAlmostEqual(answer["tight_bound"], 15 / (33 / 4))
+        self.assertAlmostEqual(answer["lower_bound"], 15 / (33 / 4))
+        self.assertAlmostEqual(answer["worst"], 15 / (33 / 4))
+        self.loads.write_text("12,4,4,4,1,1,1,1,1,1,1,1\n")
+        answer = self.answer(*nodes, slots=12, devices=6)
+        self.assertAlmostEqual(answer["lower_bound"], 12 / (32 / 6))
+        self.assertAlmostEqual(answer["tight_bound"], 13 / (32 / 6))
+        self.assertAlmostEqual(answer["worst"], 13 / (32 / 6))
+        self.assertIn("tight bound 2.4375", self.place(*nodes, slots=12, devices=6).stdout)
+        self.assertNotIn("tight bound", self.place("--nodes", 2).stdout)
+
     def test_refused(self):
         self.refused(65, "4 nodes do not divide evenly over 3 racks", "--nodes", 4, "--racks", 3)
         self.refused(65, "number of racks 5 is outside 1..4", "--nodes", 4, "--racks", 5)
