@@ -58,6 +58,7 @@ HEADERS = {
     "model": {"pcre2.h", "stdio.h", "stdlib.h"},
     "telemetry": {"stdio.h"},
     "kernels": {"immintrin.h"},
+    "expert": {"stdio.h"},  # snprintf for tensor names
     "engine": {"stdio.h", "xxhash.h"},  # snprintf for metric labels
     "http": {"*"},
     "gateway": {"jansson.h", "stdio.h", "stdlib.h"},

@@ -24,6 +24,7 @@
 
 enum {
     OPTION_MODEL,
+    OPTION_GATE_OVERLAY,
     OPTION_PROMPT_FILE,
     OPTION_GREEDY,
     OPTION_KERNELS,
@@ -33,6 +34,7 @@ enum {
 
 static const ek_cli_option options[] = {
     {OPTION_MODEL, "model", "PATH", "GGUF file to compute with", NULL},
+    {OPTION_GATE_OVERLAY, "gate-overlay", "FILE", "calibrated gates in place of the model's", NULL},
     {OPTION_PROMPT_FILE, "prompt-file", "FILE", "prompt; - is standard input", NULL},
     {OPTION_GREEDY, "greedy", "N", "also the N most likely tokens that follow (default 0)", NULL},
     {OPTION_KERNELS, "kernels", "NAME", "auto, reference, avx2 or avx512 (default auto)", NULL},
@@ -42,6 +44,7 @@ static const ek_cli_option options[] = {
 
 typedef struct wanted {
     const char *model_path;
+    const char *overlay_path;
     const char *prompt_path;
     ek_kernels_choice kernels;
     int64_t n_greedy;
@@ -103,6 +106,7 @@ static ek_status compute(const wanted *want, const ek_model_file *file, findings
     params.n_threads = (int32_t)want->n_threads;
     params.running_max = 1;
     params.prefix_cache = false;
+    params.gate_overlay = want->overlay_path;
     const int64_t context = found->prompt.n + want->n_greedy + 1;
     if (context > file->model->params.context_tokens)
         return ek_err_set(err, EK_ECONTEXT,
@@ -254,6 +258,7 @@ static int take_arguments(int argc, char **argv, wanted *out_want, bool *out_don
         bool good = true;
         switch (id) {
         case OPTION_MODEL: out_want->model_path = args.value; break;
+        case OPTION_GATE_OVERLAY: out_want->overlay_path = args.value; break;
         case OPTION_PROMPT_FILE: out_want->prompt_path = args.value; break;
         case OPTION_GREEDY:
             good = ek_cli_args_int(&args, 0, GREEDY_MAX, &out_want->n_greedy);

@@ -32,6 +32,8 @@ static const ek_cli_option options[] = {
     EK_CLI_SETTINGS_ROWS,
     {EK_CLI_OPTION_SETTING, "model", "PATH", "GGUF file to serve, or its first shard",
      "model.path"},
+    {EK_CLI_OPTION_SETTING, "gate-overlay", "FILE", "calibrated gates in place of the model's",
+     "model.gate_overlay"},
     {EK_CLI_OPTION_SETTING, "alias", "NAME", "the model's id in the API", "model.alias"},
     {EK_CLI_OPTION_SETTING, "chat-format", "NAME", "chat format, if not the file's",
      "model.chat_format"},
@@ -91,9 +93,14 @@ static int check_only(const ek_config *config)
     ek_model_file *file;
     if (ek_expert_model_open(config->model_path, config->chat_format, &file, &err) < 0)
         return no_model(&err);
-    printf("configuration and model are fit to be served\n");
+    int code = EK_EXIT_OK;
+    if (config->engine.gate_overlay &&
+        ek_expert_model_overlay(file, config->engine.gate_overlay, &err) < 0)
+        code = no_model(&err);
+    else
+        printf("configuration and model are fit to be served\n");
     ek_expert_model_close(file);
-    return EK_EXIT_OK;
+    return code;
 }
 
 static int no_gateway(const ek_err *err)
@@ -124,9 +131,9 @@ static void announce(const server *s)
            (double)info.kv_bytes / mib);
     fflush(stdout);
     ek_log(EK_LOG_INFO, "cli", "ready",
-           "addr=%s health_addr=\"%s\" model=\"%s\" arch=%s kernels=%s",
+           "addr=%s health_addr=\"%s\" model=\"%s\" arch=%s kernels=%s gate_overlay=\"%.12s\"",
            ek_gateway_address(s->gateway), ek_gateway_health_address(s->gateway), s->model_id,
-           info.arch, info.kernels);
+           info.arch, info.kernels, info.overlay_sha256 ? info.overlay_sha256 : "");
 }
 
 static void reload(server *s)

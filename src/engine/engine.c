@@ -182,9 +182,11 @@ static void init_step(ek_engine *engine, ek_arena *arena)
 /* ---- parts ---- */
 
 static ek_status open_model(ek_engine *engine, const char *path, const char *chat_format,
-                            ek_err *err)
+                            const char *gate_overlay, ek_err *err)
 {
     ek_status status = ek_expert_model_open(path, chat_format, &engine->file, err);
+    if (status == EK_OK && gate_overlay)
+        status = ek_expert_model_overlay(engine->file, gate_overlay, err);
     if (status != EK_OK) return status;
     const ek_model_params *model = &engine->file->model->params;
     engine->shape = (ek_request_shape){
@@ -230,6 +232,7 @@ static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
     const ek_keel_setup keel = keel_setup(engine);
     status = ek_keel_create(&params->keel, &keel, arena, &engine->keel, err);
     engine->params.placement = NULL; /* the caller's */
+    engine->params.gate_overlay = NULL;
     if (status != EK_OK) return status;
     const ek_expert_local_params local = {
         .model = model,
@@ -329,6 +332,10 @@ static void fill_info(ek_engine *engine)
         .kv_bytes = engine->params.kv_bytes,
         .kv_tokens = (int64_t)engine->kv_blocks * engine->params.kv_block_tokens,
     };
+    if (engine->file->overlay) {
+        engine->info.overlay_method = ek_expert_overlay_method(engine->file->overlay);
+        engine->info.overlay_sha256 = ek_expert_overlay_sha256(engine->file->overlay);
+    }
 }
 
 static ek_status open_exchange(ek_engine *engine, ek_metrics *metrics, ek_arena *arena, ek_err *err)
@@ -354,7 +361,8 @@ static ek_status prepare(ek_engine *engine, const ek_engine_params *params, cons
                          ek_err *err)
 {
     ek_status status = check_params(params, err);
-    if (status == EK_OK) status = open_model(engine, model_path, chat_format, err);
+    if (status == EK_OK)
+        status = open_model(engine, model_path, chat_format, params->gate_overlay, err);
     if (status == EK_OK) status = resolve_params(engine, params, err);
     if (status != EK_OK) return status;
     engine->shape.kv_block_tokens = engine->params.kv_block_tokens;

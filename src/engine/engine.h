@@ -93,7 +93,9 @@ typedef struct ek_engine_info {
     int64_t params_active;
     int64_t weight_bytes;
     int64_t kv_bytes;
-    int64_t kv_tokens; /* positions the KV cache has: no request can use more */
+    const char *overlay_method; /* how the gates were calibrated; NULL: they are the model's own */
+    const char *overlay_sha256; /* of the overlay's file */
+    int64_t kv_tokens;          /* positions the KV cache has: no request can use more */
 } ek_engine_info;
 
 void ek_engine_info_get(const ek_engine *engine, ek_engine_info *out_info);

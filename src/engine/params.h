@@ -36,6 +36,7 @@ typedef struct ek_engine_params {
      */
     const int32_t *placement;
     int32_t placement_layers;
+    const char *gate_overlay; /* file of other gates, borrowed for create; NULL: the model's own */
 } ek_engine_params;
 
 #endif

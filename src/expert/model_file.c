@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "sys/file.h"
 #include "sys/mem.h"
 
@@ -15,9 +16,11 @@ typedef struct opened {
     ek_model_file file;
     ek_sys_map map[EK_GGUF_SHARDS_MAX]; /* owned */
     int32_t n_maps;
-    ek_sys_region metadata;  /* owned; the GGUF reader's arena */
-    ek_sys_region described; /* owned; the description's and the tokenizer's arena */
-    ek_tokenizer *tokenizer; /* owned */
+    ek_sys_region metadata;   /* owned; the GGUF reader's arena */
+    ek_sys_region described;  /* owned; the description's and the tokenizer's arena */
+    ek_tokenizer *tokenizer;  /* owned */
+    const ek_model *base;     /* owned; the model without its overlay */
+    ek_gate_overlay *overlay; /* owned */
 } opened;
 
 static ek_status shards_map(const char *path, opened *o, ek_err *err)
@@ -72,7 +75,7 @@ static ek_status describe(opened *o, const ek_gguf *gguf, ek_err *err)
     status = ek_model_load(gguf, &perm, &model, err);
     if (status == EK_OK) status = ek_model_tokenizer_create(gguf, &perm, &o->tokenizer, err);
     if (status != EK_OK) return status;
-    o->file.model = model;
+    o->file.model = o->base = model;
     o->file.tokenizer = o->tokenizer;
     return EK_OK;
 }
@@ -120,10 +123,34 @@ close:
     return status;
 }
 
+ek_status ek_expert_model_fingerprint(const ek_model_file *file, char out_hex[EK_SHA256_HEX_BYTES])
+{
+    const opened *o = (const opened *)file;
+    ek_span shards[EK_GGUF_SHARDS_MAX];
+    for (int32_t i = 0; i < o->n_maps; i++)
+        shards[i] = o->map[i].bytes;
+    return ek_expert_fingerprint(shards, o->n_maps, o->base, out_hex);
+}
+
+ek_status ek_expert_model_overlay(ek_model_file *file, const char *overlay_path, ek_err *err)
+{
+    opened *o = (opened *)file;
+    char sha256[EK_SHA256_HEX_BYTES];
+    ek_assert(o->overlay == NULL);
+    ek_status status = ek_expert_model_fingerprint(file, sha256);
+    if (status != EK_OK) return ek_err_set(err, status, "no memory for the model's fingerprint");
+    status = ek_expert_overlay_open(overlay_path, o->base, sha256, &o->overlay, err);
+    if (status != EK_OK) return status;
+    o->file.model = ek_expert_overlay_model(o->overlay);
+    o->file.overlay = o->overlay;
+    return EK_OK;
+}
+
 void ek_expert_model_close(ek_model_file *file)
 {
     if (!file) return;
     opened *o = (opened *)file;
+    ek_expert_overlay_close(o->overlay);
     ek_model_tokenizer_destroy(o->tokenizer);
     ek_sys_region_close(&o->described);
     ek_sys_region_close(&o->metadata);

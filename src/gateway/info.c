@@ -32,8 +32,12 @@ static void add_model(const ek_gateway *gateway, ek_buf *json)
         ek_http_buf_addf(json, ",\"layers\":%d,\"experts\":%d,\"experts_per_token\":%d",
                          info->n_layers, info->n_experts, info->top_k);
         ek_http_buf_addf(json, ",\"n_vocab\":%d", info->n_vocab);
-        ek_http_buf_addf(json, ",\"params_total\":%lld,\"params_active\":%lld}",
+        ek_http_buf_addf(json, ",\"params_total\":%lld,\"params_active\":%lld",
                          (long long)info->params_total, (long long)info->params_active);
+        if (info->overlay_method)
+            ek_http_buf_addf(json, ",\"gate_overlay\":{\"method\":\"%s\",\"sha256\":\"%s\"}",
+                             info->overlay_method, info->overlay_sha256);
+        ek_http_buf_addz(json, "}");
     }
     ek_http_buf_addz(json, "}");
 }

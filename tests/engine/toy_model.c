@@ -82,6 +82,12 @@ ek_status ek_expert_model_open(const char *path, const char *chat_format, ek_mod
     return EK_OK;
 }
 
+ek_status ek_expert_model_overlay(ek_model_file *file, const char *overlay_path, ek_err *err)
+{
+    (void)file;
+    return ek_err_set(err, EK_EUNSUPPORTED, "%s: the toy has no gates", overlay_path);
+}
+
 void ek_expert_model_close(ek_model_file *file)
 {
     ek_sys_free(file);
