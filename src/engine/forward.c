@@ -306,7 +306,8 @@ static ek_status add_seq(ek_forward *f, int32_t seq_idx, const ek_batch_seq *seq
     if (n < 1 || n > f->params.batch_tokens_max - f->n_tokens) return EK_EINVAL;
     if (first_pos < 0 || first_pos > f->params.context_tokens - n) return EK_EINVAL;
     if ((int64_t)seq->kv->n_blocks * block_tokens < first_pos + n) return EK_EINVAL;
-    if (seq->wants_logits && f->n_logits == f->params.logits_rows_max) return EK_EINVAL;
+    int32_t n_rows = seq->wants_every_logit ? n : seq->wants_logits ? 1 : 0;
+    if (n_rows > f->params.logits_rows_max - f->n_logits) return EK_EINVAL;
     for (int32_t i = 0; i < n; i++) {
         if (seq->tokens[i] < 0 || seq->tokens[i] >= f->model->n_vocab) return EK_EINVAL;
         int32_t t = f->n_tokens + i;
@@ -319,7 +320,8 @@ static ek_status add_seq(ek_forward *f, int32_t seq_idx, const ek_batch_seq *seq
         f->units[f->n_units++] = (ek_attend_unit){seq_idx, f->n_tokens + i, f->n_tokens + end};
     }
     f->n_tokens += n;
-    if (seq->wants_logits) f->logits_token[f->n_logits++] = f->n_tokens - 1;
+    for (int32_t i = n_rows; i > 0; i--)
+        f->logits_token[f->n_logits++] = f->n_tokens - i;
     return EK_OK;
 }
 

@@ -28,9 +28,10 @@ typedef struct ek_forward ek_forward;
 /** One sequence's part of a batch: n_tokens consecutive positions starting at kv->n_tokens. */
 typedef struct ek_batch_seq {
     ek_kv_seq *kv; /* room for the new positions is reserved; n_tokens is advanced by the run */
-    const int32_t *tokens; /* (n_tokens) ids */
-    int32_t n_tokens;      /* >= 1 */
-    bool wants_logits;     /* of its last token */
+    const int32_t *tokens;  /* (n_tokens) ids */
+    int32_t n_tokens;       /* >= 1 */
+    bool wants_logits;      /* of its last token */
+    bool wants_every_logit; /* of all of its tokens, in their order */
     /* Bitmap (n_layers * n_experts) of the request, or NULL: which experts it has met. */
     uint64_t *expert_seen;
 } ek_batch_seq;
@@ -51,7 +52,7 @@ typedef struct ek_forward_params {
     ek_expert_stats *stats;   /* NULL: not counted */
     int32_t batch_tokens_max; /* most tokens of one run */
     int32_t context_tokens;   /* highest position + 1 */
-    int32_t logits_rows_max;  /* most sequences that want logits in one run */
+    int32_t logits_rows_max;  /* most rows of logits that are wanted in one run */
 } ek_forward_params;
 
 /** The model's gate in the words of the route room: what the router is created with. */
@@ -72,8 +73,8 @@ int64_t ek_engine_forward_bytes(const ek_forward_params *params);
 
 /**
  * Run one step.
- * @param out_logits (number of seqs with wants_logits, n_vocab) f32 in the order of seqs; may be
- *   NULL when nobody wants any
+ * @param out_logits (rows wanted, n_vocab) f32 in the order of seqs; may be NULL when nobody wants
+ *   any
  * @return EK_OK; EK_EPEER (or what else the dispatcher failed with): no KV position was advanced
  *   and the same batch can be run again; EK_EINVAL the batch exceeds its limits or has an id
  *   outside the vocabulary: nothing was computed
