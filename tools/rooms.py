@@ -27,7 +27,7 @@ ARROWS = {
     "http": ("sys", "telemetry"),
     "gateway": ("http", "engine", "route", "place", "trace", "sys", "telemetry"),
     "sim": ("route", "place", "sched", "keel", "trace", "telemetry"),
-    "tune": ("sim", "route", "place", "sched", "trace", "kernels"),
+    "tune": ("sim", "route", "place", "sched", "trace", "kernels", "telemetry"),
     "config": ("sys",),
     "cli": ("sys", "quant", "kernels", "model", "route", "place", "sched", "keel", "telemetry", "trace", "expert",
             "engine", "cluster", "http", "gateway", "sim", "tune", "config"),
@@ -62,6 +62,7 @@ HEADERS = {
     "engine": {"stdio.h", "xxhash.h"},  # snprintf for metric labels
     "http": {"*"},
     "gateway": {"jansson.h", "stdio.h", "stdlib.h"},
+    "tune": {"cblas.h", "stdio.h", "stdlib.h"},  # snprintf for what went wrong, qsort
     "config": {"stdio.h", "stdlib.h", "yaml.h"},
     "cli": {"curl/curl.h", "jansson.h", "poll.h", "signal.h", "stdio.h", "stdlib.h", "unistd.h"},
 }
@@ -80,6 +81,7 @@ PURE_CALLS = {
 PURE_CALLS_BY_ROOM = {
     "base": {"abort", "fprintf", "fflush", "stderr", "fputs"},  # a broken contract says so and aborts
     "model": {"pcre2_*"},
+    "tune": {"cblas_dgemm"},
 }
 
 

@@ -23,6 +23,7 @@ build|lib:libpcre2-8|libpcre2-dev|regular expressions of the tokenizers
 build|lib:libcrypto|libssl-dev|SHA-256 and HMAC
 build|lib:libxxhash|libxxhash-dev|hashes of prompt prefixes
 build|lib:hwloc|libhwloc-dev|cores and NUMA nodes, for pinned threads
+build|lib:openblas|libopenblas-dev|matrix products of calibrate
 build|lib:libcurl|libcurl4-openssl-dev|HTTP client of the chat, status and experts commands
 test|lib:cmocka|libcmocka-dev|unit tests
 test|py:numpy|python3-numpy|makes the small test models

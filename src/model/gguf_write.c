@@ -1,8 +1,8 @@
 #include "model/gguf_write.h"
 
+#include <assert.h>
 #include <string.h>
 
-#include "base/assert.h"
 #include "base/size.h"
 #include "model/gguf.h"
 #include "quant/types.h"
