@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Make the default model from an empty folder: data, tokenizer, rows, training, GGUF file.
+
+    tools/model/build.py [--work build-model] [--steps N] [--only STAGE]
+
+Stages run in order; one whose result lies in the folder is not run again, and training goes on from
+its last checkpoint. Everything but the fetched packages is made from seeds, so an empty folder gives
+the same data each time, and the same model on the same number of processes and the same libraries.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+
+import bpe
+import dialogues
+import drills
+import pack
+import packages
+import prose
+
+HERE = pathlib.Path(__file__).parent
+DIALOGUES, LONG_DIALOGUES, DRILLS = 90000, 10000, 25000
+PROSE_MEGABYTES = 6
+VALID = 400  # dialogues and drills each
+TOKENS = 4096
+# What the vocabulary is learned from: file, weight, megabytes.
+VOCABULARY = (("dialogue.jsonl", 1, 4), ("drill.jsonl", 1, 0.5), ("zh.train.txt", 1, 2),
+              ("en.train.txt", 1, 2), ("c.train.txt", 1, 1), ("py.train.txt", 1, 1))
+POEMS_TIMES = 3  # the poems are little beside the articles
+STEPS = 4000
+
+
+def write_lines(path, objects):
+    temporary = path.with_suffix(".part")
+    with open(temporary, "w") as file:
+        for item in objects:
+            file.write(json.dumps(item, ensure_ascii=False) + "\n")
+    os.replace(temporary, path)
+
+
+def make_dialogues(work):
+    seen = set()
+    write_lines(work / "dialogue_long.jsonl",
+                dialogues.write(LONG_DIALOGUES, 11, dialogues.ROUNDS_LONG, seen))
+    write_lines(work / "dialogue.valid.jsonl", dialogues.write(VALID, 12, None, seen))
+    write_lines(work / "dialogue.jsonl", dialogues.write(DIALOGUES, 1, None, seen))
+
+
+def make_drills(work):
+    write_lines(work / "drill.valid.jsonl", drills.write(VALID, 13))
+    write_lines(work / "drill.jsonl", drills.write(DRILLS, 3))
+
+
+def make_prose(work):
+    """The packages' text, and the articles beside the poems."""
+    packages.extract(work)
+    articles = list(prose.write(2, PROSE_MEGABYTES * 1e6))
+    for part, chosen, times in (("valid", articles[:VALID // 4], 1),
+                                ("train", articles[VALID // 4:], POEMS_TIMES)):
+        path = work / f"zh.{part}.txt"
+        texts = path.read_text().split("\0") * times + chosen
+        random.Random(5).shuffle(texts)
+        path.write_text("\0".join(texts))
+    (work / "prose.done").touch()
+
+
+def make_tokenizer(work):
+    texts = [bpe.read(f"{work / name}:{weight}:{size}") for name, weight, size in VOCABULARY]
+    bpe.Tokenizer(bpe.train(texts, TOKENS)).save(work / "tokenizer.json")
+
+
+def make_rows(work):
+    pack.pack(work)
+
+
+def run(*command):
+    subprocess.run([sys.executable, *map(str, command)], check=True)
+
+
+# Stage, what is there when it is done, how it is made.
+STAGES = (
+    ("dialogues", "dialogue.jsonl", make_dialogues),
+    ("drills", "drill.jsonl", make_drills),
+    ("prose", "prose.done", make_prose),
+    ("tokenizer", "tokenizer.json", make_tokenizer),
+    ("rows", "valid.npz", make_rows),
+)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build-model"))
+    parser.add_argument("--steps", type=int, default=STEPS, help="of training")
+    parser.add_argument("--data", action="store_true", help="stop before training")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    for name, result, make in STAGES:
+        if (args.work / result).exists():
+            print(f"{name}: here", flush=True)
+        else:
+            print(f"{name}: making", flush=True)
+            make(args.work)
+    if args.data:
+        return
+    run(HERE / "train.py", args.work, "--out", args.work / "run", "--steps", args.steps)
+    run(HERE / "export.py", args.work / "run" / "checkpoint.pt", args.work / "tokenizer.json",
+        "-o", args.work / "evenkeel-demo.gguf")
+
+
+if __name__ == "__main__":
+    main()
