@@ -4,9 +4,9 @@
     tools/model/bpe.py --tokens 4096 -o tokenizer.json FILE[:WEIGHT[:MEGABYTES]]...
     tools/model/bpe.py --show tokenizer.json TEXT
 
-A token is at most 12 bytes long, four Chinese characters, or 16 if it is ASCII: without a limit whole
-sentences of the templates become tokens. Counting, and therefore the result, does not depend on
-anything but the texts. Files have NUL between documents, or end in .jsonl and hold dialogues.
+A token is at most 12 bytes long, four Chinese characters, or 16 if it is ASCII: without a limit
+whole sentences of the templates become tokens. Counting, and therefore the result, does not depend
+on anything but the texts. Files have NUL between documents, or end in .jsonl and hold dialogues.
 """
 
 import argparse
@@ -131,7 +131,7 @@ class Trainer:
         while len(merges) < merge_count:
             pair = self.best()
             if pair is None:
-                raise ValueError(f"the text gives {len(merges)} merges, {merge_count} are asked for")
+                raise ValueError(f"the text gives {len(merges)} merges of {merge_count}")
             self.merge(pair)
             merges.append(pair)
         return merges

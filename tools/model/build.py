@@ -3,9 +3,9 @@
 
     tools/model/build.py [--work build-model] [--steps N] [--only STAGE]
 
-Stages run in order; one whose result lies in the folder is not run again, and training goes on from
-its last checkpoint. Everything but the fetched packages is made from seeds, so an empty folder gives
-the same data each time, and the same model on the same number of processes and the same libraries.
+Stages run in order; one whose result lies in the folder is not run again, and training goes on
+from its last checkpoint. Everything but the fetched packages is made from seeds, so an empty folder
+gives the same data each time, and the same model with the same libraries.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Checkpoints: the whole state of a training, so that going on gives what not stopping would have."""
+"""Checkpoints: all of a training's state, so that going on gives what not stopping would have."""
 
 import os
 import pathlib

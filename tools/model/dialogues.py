@@ -59,8 +59,10 @@ class Writer:
             for situation in grammar.SITUATIONS}
 
     def choose(self, situation, used):
-        """An intent and its case: topic first, so that a topic's share is not its size."""
+        """An intent and its case, topic first, so that a topic's share is not its size; or None."""
         cases = [pair for pair in self.by_situation[situation] if pair[0].name not in used]
+        if not cases:
+            return None
         topics = {topic_of(intent) for intent, _ in cases}
         topic = draw(self.rng, {name: TOPICS[name] for name in TOPICS if name in topics})
         return self.rng.choice([pair for pair in cases if topic_of(pair[0]) == topic])
@@ -70,7 +72,9 @@ class Writer:
 
     def dialogue(self, rounds=None):
         rng = self.rng
-        language, situation = draw(rng, LANGUAGES), draw(rng, SITUATIONS)
+        language = draw(rng, LANGUAGES)
+        situation = draw(rng, {name: share for name, share in SITUATIONS.items()
+                               if self.by_situation[name]})
         known = slots.Draw(rng, situation)
         messages, used = [], []
         lines = slots.card(language, situation, known.values[language], rng)
@@ -79,7 +83,10 @@ class Writer:
         if rng.random() < 0.5 and lines:
             messages[0] = ("system", "\n".join(lines))
         for _ in range(draw(rng, rounds or ROUNDS)):
-            intent, case = self.choose(situation, used)
+            chosen = self.choose(situation, used)
+            if not chosen:
+                break
+            intent, case = chosen
             used.append(intent.name)
             if situation == "none":
                 known.goods()  # another question may be about another product

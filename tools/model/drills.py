@@ -48,8 +48,8 @@ def code(rng):
 
 
 def value(rng, known):
-    slot = rng.choice(("code", "code", "code", "name", "city", "colour", "day", "product", "address",
-                       "item", "courier"))
+    slot = rng.choice(("code", "code", "code", "name", "city", "colour", "day", "product",
+                       "address", "item", "courier"))
     return code(rng) if slot == "code" else str(known[slot])
 
 

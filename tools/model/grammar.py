@@ -13,8 +13,8 @@ and {slot} for a value that is fixed per dialogue. A file is a list of intents:
     free SLOT...             the answer may choose these values itself
 
 Files of knowledge write "ask NAME" for a list of questions about a {term}, and "term CHINESE |
-ENGLISH" for an intent that is asked for in those ways ("ask NAME" below it chooses which). Lines that
-begin with # and empty lines do not count. A mistake is an error that names file and line.
+ENGLISH" for an intent that is asked for in those ways ("ask NAME" below it chooses which). Lines
+that begin with # and empty lines do not count. A mistake is an error that names file and line.
 """
 
 import dataclasses

@@ -1,9 +1,9 @@
-"""The network of architecture qwen2moe in PyTorch: weights named as GGUF names them, forward, losses.
+"""The network of architecture qwen2moe in PyTorch: weights as GGUF names them, forward, losses.
 
-All weights are views of one flat vector, in the order of shapes(), so that processes can share them and
-an optimiser need not know of tensors. The arithmetic is that of evenkeel and llama.cpp: softmax over all
-experts, the top-k weights taken as they are, the shared expert through a sigmoid of its own, rotary
-positions in halves, no biases.
+All weights are views of one flat vector, in the order of shapes(), so that processes can share them
+and an optimiser need not know of tensors. The arithmetic is that of evenkeel and llama.cpp: softmax
+over all experts, the top-k weights taken as they are, the shared expert through a sigmoid of its
+own, rotary positions in halves, no biases.
 """
 
 import dataclasses
@@ -85,7 +85,7 @@ def spread(config, name):
     residual = 1 / math.sqrt(2 * config.layers)
     part = name.split(".")[-2]
     if part in ("token_embd", "output", "ffn_gate_inp", "ffn_gate_inp_shexp"):
-        return 0.02  # not zero: a shared gate of zeros has a quantised form that some readers fail on
+        return 0.02  # not zero: of a shared gate of zeros other programs make NaN
     if part == "ffn_down_exps":
         # The top-k weights are not renormalised and add up to about top_k / experts at first, which
         # would leave the experts out of the residual stream and of the gradient.
@@ -108,7 +108,7 @@ def initialise(config, flat, seed):
 
 
 class Experts(torch.autograd.Function):
-    """Feed-forward networks on rows that are sorted by expert: expert e has rows ends[e-1]..ends[e]."""
+    """Feed-forward networks on rows sorted by expert: expert e has rows ends[e - 1] to ends[e]."""
 
     @staticmethod
     def forward(ctx, x, ends, gate, up, down):
@@ -206,8 +206,8 @@ class Network:
         p, group = f"blk.{layer}.attn_", c.heads // c.kv_heads
 
         def heads(part, count):
-            return (x @ w[p + part + ".weight"].t()).view(rows, tokens, count, c.head_dim).transpose(
-                1, 2)
+            y = x @ w[p + part + ".weight"].t()
+            return y.view(rows, tokens, count, c.head_dim).transpose(1, 2)
 
         q = self.rotate(heads("q", c.heads) * c.head_dim ** -0.5)
         k, v = self.rotate(heads("k", c.kv_heads)), heads("v", c.kv_heads)
@@ -260,8 +260,8 @@ class Network:
         return hidden[0] @ self.weights["output.weight"].t()
 
     def loss(self, rows):
-        """Of packed rows: the weighted sum of losses, losses and weights of the tokens asked for with
-        their rows' numbers, and the gates' two losses."""
+        """Of packed rows: the weighted sum of losses; losses, weights and rows' numbers of the
+        tokens that are asked for; and the gates' two losses."""
         hidden, balance, z = self.hidden(rows["ids"][:, :-1], rows["docs"][:, :-1])
         weights = rows["weights"][:, 1:]
         asked = weights > 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Turn texts into the rows of tokens that train.py reads.
 
-    tools/model/pack.py DIR       from the files that build.py collects in DIR: short.npz, long.npz, valid.npz
+    tools/model/pack.py DIR       short.npz, long.npz, valid.npz from what build.py collects in DIR
 
 A row holds whole documents, one after another, each with a number, so that attention can be kept
 within documents; it is one token longer than what the network sees, because each token is asked for

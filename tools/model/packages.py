@@ -3,10 +3,10 @@
 
     tools/model/packages.py -o DIR        DIR/DOMAIN.train.txt and DIR/DOMAIN.valid.txt per domain
 
-Documents are separated by NUL. SOURCES lists every package with its licence; models/DATA.md says why
-each is there and what was left out. Packages come through apt with lists and a configuration of their
-own below DIR, so that neither root nor a change of the machine's sources is needed; what lies there
-already is not fetched again. DIR/packages.json records files and checksums.
+Documents are separated by NUL. SOURCES lists every package with its licence; models/DATA.md says
+why each is there and what was left out. Packages come through apt with lists and a configuration of
+their own below DIR, so that neither root nor a change of the machine's sources is needed; what lies
+there already is not fetched again. DIR/packages.json records files and checksums.
 """
 
 import argparse

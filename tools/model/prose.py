@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write Chinese prose about the shop's things, made from prose/zh.txt and the knowledge of the grammar.
+"""Write Chinese prose about the shop's things, from prose/zh.txt and the grammar's knowledge.
 
     tools/model/prose.py --megabytes 6 --seed 2 -o prose.txt      articles with NUL between them
     tools/model/prose.py --articles 3                             a few of them, to read

@@ -1,25 +1,43 @@
 """Values for the slots of one dialogue, and the card that shows them to the assistant.
 
-Drawn from tables.py with the random generator of the caller. A training dialogue has no value of the
-held-out part, an evaluation question has only such values where its kind has any.
+Drawn from tables.py with the random generator of the caller. A training dialogue has no value of
+the held-out part, an evaluation question has only such values where its kind has any.
 """
+
+import functools
 
 import tables
 
 CODE_DIGITS = "23456789"  # no 0 and 1, which are taken for letters
 
 
-def pick(rng, kind, values, held_out, name=str):
-    """One of the values that belong to this part; all are eligible where the part is empty."""
-    part = [value for value in values if tables.is_held_out(kind, name(value)) == held_out]
-    return rng.choice(part or list(values))
+# Kinds of values that have a held-out part: all of them, and the name by which each is told apart.
+KINDS = {
+    "name_zh": ([s + g for s in tables.SURNAMES_ZH for g in tables.GIVEN_ZH], str),
+    "name": (tables.NAMES_EN, str),
+    "foreign": (tables.FOREIGN, lambda row: row[1]),
+    "city": (tables.CITIES, lambda row: row[1]),
+    "item": ([(p, c) for p in tables.PRODUCTS for c in p.colours], lambda pair: pair[0].en + pair[1]),
+    "cardprice": (range(20, 1000), str),
+}
+
+
+@functools.lru_cache(maxsize=None)
+def part(kind, held_out):
+    values, name = KINDS[kind]
+    return [value for value in values
+            if tables.is_held_out(kind.partition("_")[0], name(value)) == held_out]
+
+
+def pick(rng, kind, held_out):
+    return rng.choice(part(kind, held_out))
 
 
 def code(rng, kind, held_out, letters, digits):
     """Digits and letters in turn, a digit at both ends, none twice: as 7B2K9.
 
-    A digit at both ends keeps a code's tokens apart from the words around it, and as no character comes
-    twice, what follows one in the code is known from that character alone.
+    A digit at both ends keeps a code's tokens apart from the words around it, and as no character
+    comes twice, what follows one in the code is known from that character alone.
     """
     while True:
         text = "".join(a + b for a, b in zip(digits, rng.sample(letters, len(digits) - 1) + [""]))
@@ -58,16 +76,14 @@ class Draw:
                  code(self.rng, "tracking", self.held_out, tables.TRACKING_LETTERS, digits[3:]))
 
     def people(self):
-        zh = pick(self.rng, "name", [s + g for s in tables.SURNAMES_ZH for g in tables.GIVEN_ZH],
-                  self.held_out)
-        en = pick(self.rng, "name", tables.NAMES_EN, self.held_out)
+        zh = pick(self.rng, "name_zh", self.held_out)
+        en = pick(self.rng, "name", self.held_out)
         self.set("name", zh, en)
         self.set("person", *self.rng.choice(tables.PERSONS))
-        self.set("foreign", *pick(self.rng, "foreign", tables.FOREIGN, self.held_out,
-                                  lambda row: row[1]))
+        self.set("foreign", *pick(self.rng, "foreign", self.held_out))
 
     def city(self):
-        return pick(self.rng, "city", tables.CITIES, self.held_out, lambda row: row[1])
+        return pick(self.rng, "city", self.held_out)
 
     def delivery(self):
         rng, city = self.rng, self.city()
@@ -86,9 +102,8 @@ class Draw:
         """A product of the shop, what it costs, and which colours there are."""
         rng = self.rng
         product, other = rng.sample(tables.PRODUCTS, 2)
-        pairs = [(p, c) for p in tables.PRODUCTS for c in p.colours]
         if self.situation in tables.STATES:
-            product, colour = pick(rng, "item", pairs, self.held_out, lambda p: p[0].en + p[1])
+            product, colour = pick(rng, "item", self.held_out)
         else:
             colour = rng.choice(product.colours)
         lacking = rng.choice([c for c in tables.COLOURS if c not in product.colours])
@@ -117,7 +132,7 @@ class Draw:
     def card_product(self):
         """What a product card says: its own price and two colours, whatever the table has."""
         rng = self.rng
-        self.set("cardprice", pick(rng, "cardprice", range(20, 1000), self.held_out))
+        self.set("cardprice", pick(rng, "cardprice", self.held_out))
         self.set("stock", rng.randrange(2, 500))
         colours = rng.sample(list(tables.COLOURS), 2)
         self.set("cardcolours", enumerate_zh([tables.COLOURS[c] for c in colours]),

@@ -4,11 +4,11 @@
     tools/model/train.py DIR --out RUN --steps 4000           goes on where RUN/checkpoint.pt is
     tools/model/train.py DIR --out RUN --steps 8000 --from models/evenkeel-demo.gguf
 
-DIR holds what pack.py wrote. RUN gets checkpoint.pt (every five minutes, at the end, and on SIGTERM or
-SIGINT) and log.txt. Step number n depends on n, the seed and the number of processes alone, never on
+DIR holds what pack.py wrote. RUN gets checkpoint.pt (every five minutes, at the end, and on SIGTERM
+or SIGINT) and log.txt. Step n depends on n, the seed and the number of processes alone, never on
 the clock: a training that was stopped and resumed gives the same weights as one that was not, and
 SIGSTOP and SIGCONT only cost time. --steps may be changed between runs; it moves the end of the
-schedule. A GGUF file brings weights but no optimiser state: the schedule begins anew with its warm-up.
+schedule. A GGUF file brings weights but no optimiser state: the schedule begins with its warm-up.
 """
 
 import argparse
@@ -24,8 +24,8 @@ TCMALLOC = ("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
 
 
 def environment():
-    """Start again with one BLAS thread per process, tcmalloc where it is installed, and the kernels of
-    this processor: OpenBLAS takes processors that are newer than itself for old ones."""
+    """Start again with one BLAS thread per process, tcmalloc where it is installed, and the kernels
+    of this processor: OpenBLAS takes processors that are newer than itself for old ones."""
     if os.environ.get("EK_TRAIN_ENVIRONMENT"):
         return
     wanted = {"EK_TRAIN_ENVIRONMENT": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -49,8 +49,8 @@ import checkpoint  # noqa: E402
 import gguf  # noqa: E402
 import network  # noqa: E402
 
-# Rows per step: every domain is in each batch. Both kinds are 4,096 tokens; every LONG_EVERY-th step is
-# of long rows, which teach positions up to the context's end (drills lie among the long dialogues).
+# Rows per step: every domain is in each batch. Both kinds are 4,096 tokens; each LONG_EVERY-th step
+# is of long rows, which teach positions up to the context's end (drills lie among its dialogues).
 SHORT = {"dialogue": 9, "drill": 1, "zh": 2, "en": 2, "c": 1, "py": 1}
 LONG = {"dialogue": 4, "zh": 1, "en": 1, "c": 1, "py": 1}
 LONG_EVERY = 6
@@ -137,7 +137,7 @@ class Rows:
 
 
 class Shared:
-    """What all processes see. Vectors belong to everyone between two barriers that the worker names."""
+    """What all processes see; the worker's barriers say who may read and write what when."""
 
     def __init__(self, config, options, state):
         count, n = network.parameter_count(config), options.processes
@@ -199,8 +199,8 @@ class Worker:
         batch = data.step(step)
         chosen = self.mine(batch)
         others = [r for r in range(options.processes) if r != self.rank]
-        # Balance is wanted over the whole batch; what the others count now is not known yet, so their
-        # last step stands for it.
+        # Balance is wanted over the whole batch; what the others count now is not known yet, so
+        # their last step stands for it.
         self.net.elsewhere = shared.counts[others].sum(0)
         total, losses, weights, rows, balance, z = self.net.loss(data.tensors(chosen))
         gates = balance_at(options, step) * balance + options.z_loss * z
@@ -322,7 +322,7 @@ def work(rank, shared, barrier, config, options, folder, out, begin):
 
 
 def beginning(out, source, config, seed):
-    """(config, first step, state): from the run's checkpoint, else from a file, else from nothing."""
+    """(config, first step, state): of the run's checkpoint, else of a file, else of nothing."""
     if (out / "checkpoint.pt").exists():
         return checkpoint.load(out / "checkpoint.pt")
     if source:
