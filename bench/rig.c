@@ -29,7 +29,7 @@ static ek_status open_parts(ek_bench_rig *rig, const ek_bench_rig_params *params
     if (!params->plain) {
         status = ek_expert_pack_create(rig->file->model, &rig->kernels, &rig->packed, err);
         if (status != EK_OK) return status;
-        ek_expert_pack_run(rig->packed, rig->pool, NULL);
+        ek_expert_pack_run(rig->packed, rig->pool);
         rig->model = ek_expert_pack_model(rig->packed);
     }
     const ek_expert_local_params local = {

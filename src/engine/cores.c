@@ -68,22 +68,25 @@ static void find_expert_nodes(const ek_cores *cores, const ek_keel *keel, int32_
             if (slot_expert[s] >= 0) out_node[slot_expert[s]] = cores->device_node[d];
 }
 
-ek_status ek_engine_cores_pack(const ek_cores *cores, const ek_keel *keel, ek_packed_model *packed,
-                               ek_sys_pool *pool, ek_err *err)
+ek_status ek_engine_cores_set_homes(ek_cores *cores, const ek_keel *keel, ek_packed_model *packed,
+                                    ek_err *err)
 {
     const ek_model_params *p = &ek_expert_pack_model(packed)->params;
-    if (cores->n_nodes < 2 || cores->n_nodes > EK_EXPERT_HOMES_MAX) {
-        ek_expert_pack_run(packed, pool, NULL);
-        return EK_OK;
-    }
+    if (cores->n_nodes < 2 || cores->n_nodes > EK_EXPERT_HOMES_MAX) return EK_OK;
     size_t n = (size_t)p->n_layers * (size_t)p->n_experts;
-    int32_t *expert_node = ek_sys_calloc(n, sizeof *expert_node);
-    if (!expert_node) return ek_err_set(err, EK_ENOMEM, "no memory to pack weights by node");
+    cores->expert_node = ek_sys_calloc(n, sizeof *cores->expert_node);
+    if (!cores->expert_node) return ek_err_set(err, EK_ENOMEM, "no memory to pack weights by node");
     for (int32_t l = 0; l < p->n_layers; l++)
-        find_expert_nodes(cores, keel, l, p->n_experts, expert_node + (int64_t)l * p->n_experts);
-    const ek_expert_homes homes = {
-        .n_nodes = cores->n_nodes, .thread_node = cores->thread_node, .expert_node = expert_node};
-    ek_expert_pack_run(packed, pool, &homes);
-    ek_sys_free(expert_node);
+        find_expert_nodes(cores, keel, l, p->n_experts,
+                          cores->expert_node + (int64_t)l * p->n_experts);
+    cores->homes = (ek_expert_homes){.n_nodes = cores->n_nodes,
+                                     .thread_node = cores->thread_node,
+                                     .expert_node = cores->expert_node};
+    ek_expert_pack_set_homes(packed, &cores->homes);
     return EK_OK;
+}
+
+void ek_engine_cores_close(ek_cores *cores)
+{
+    ek_sys_free(cores->expert_node);
 }

@@ -303,8 +303,7 @@ static ek_status open_cache_and_forward(ek_engine *engine, ek_err *err)
     engine->kv_blocks = plan.kv_blocks;
     engine->params.kv_bytes = plan.kv_bytes;
     if (engine->packed)
-        status =
-            ek_engine_cores_pack(&engine->cores, engine->keel, engine->packed, engine->pool, err);
+        status = ek_engine_cores_set_homes(&engine->cores, engine->keel, engine->packed, err);
     if (status != EK_OK) return status;
     const ek_kv_params kv = kv_params(engine, plan.kv_blocks);
     status = ek_engine_kv_create(&kv, &engine->kv, err);
@@ -385,6 +384,8 @@ static ek_status build(ek_engine *engine, const ek_engine_params *params, const 
     if (status == EK_OK) status = open_exchange(engine, metrics, &arena, err);
     if (status != EK_OK) return status;
     fill_info(engine);
+    engine->packing = engine->packed != NULL;
+    engine->pack_us = ek_sys_now_us();
     if (ek_sys_thread_start(&engine->thread, "ek-step", ek_engine_loop_run, engine) != EK_OK)
         return ek_err_set(err, EK_ENOMEM, "cannot start the step thread");
     return EK_OK;
@@ -458,6 +459,7 @@ void ek_engine_destroy(ek_engine *engine)
     ek_engine_news_fini(&engine->news);
     ek_engine_evenness_fini(&engine->evenness);
     ek_expert_pack_destroy(engine->packed);
+    ek_engine_cores_close(&engine->cores);
     ek_expert_model_close(engine->file);
     ek_sys_region_close(&engine->region);
     ek_sys_region home = engine->home;

@@ -104,6 +104,8 @@ struct ek_engine {
     ek_sched_pace pace; /* what steps cost */
     ek_evenness evenness;
     int64_t tick_us; /* when the next tick is due */
+    bool packing;    /* weights are not all packed yet */
+    int64_t pack_us; /* when packing began */
 };
 
 /** Make the step thread look at flags and deadlines soon. Any thread. */

@@ -54,6 +54,20 @@ static const float *take_vector(carve *c, const ek_tensor *tensor)
     return copy;
 }
 
+static void layer_mats(const ek_model_layer *layer, ek_forward_layer *out)
+{
+    out->q = ek_expert_mat(layer->attn_q, 0);
+    out->k = ek_expert_mat(layer->attn_k, 0);
+    out->v = ek_expert_mat(layer->attn_v, 0);
+    out->out = ek_expert_mat(layer->attn_out, 0);
+    out->gate = ek_expert_mat(layer->gate, 0);
+    if (layer->shared_gate_inp) out->shared_gate = ek_expert_mat(layer->shared_gate_inp, 0);
+    if (!layer->shared_down) return;
+    out->shared.gate = ek_expert_mat(layer->shared_gate, 0);
+    out->shared.up = ek_expert_mat(layer->shared_up, 0);
+    out->shared.down = ek_expert_mat(layer->shared_down, 0);
+}
+
 static ek_forward_layer take_layer(carve *c, const ek_model_layer *layer)
 {
     ek_forward_layer own = {
@@ -65,20 +79,8 @@ static ek_forward_layer take_layer(carve *c, const ek_model_layer *layer)
         .q_norm = take_vector(c, layer->attn_q_norm),
         .k_norm = take_vector(c, layer->attn_k_norm),
         .gate_bias = take_vector(c, layer->gate_bias),
-        .q = ek_expert_mat(layer->attn_q, 0),
-        .k = ek_expert_mat(layer->attn_k, 0),
-        .v = ek_expert_mat(layer->attn_v, 0),
-        .out = ek_expert_mat(layer->attn_out, 0),
-        .gate = ek_expert_mat(layer->gate, 0),
     };
-    if (layer->shared_gate_inp) own.shared_gate = ek_expert_mat(layer->shared_gate_inp, 0);
-    if (layer->shared_down) {
-        own.shared = (ek_ffn){
-            .gate = ek_expert_mat(layer->shared_gate, 0),
-            .up = ek_expert_mat(layer->shared_up, 0),
-            .down = ek_expert_mat(layer->shared_down, 0),
-        };
-    }
+    layer_mats(layer, &own);
     return own;
 }
 
@@ -235,6 +237,14 @@ static size_t lay_out(carve c, ek_forward *f)
     lay_out_model(&c, f);
     lay_out_batch(&c, f);
     return c.used;
+}
+
+void ek_engine_forward_refresh(ek_forward *f)
+{
+    const ek_model *model = f->params.model;
+    for (int32_t l = 0; l < f->model->n_layers; l++)
+        layer_mats(&model->layers[l], &f->layers[l]);
+    f->output = ek_expert_mat(model->output, 0);
 }
 
 int64_t ek_engine_forward_bytes(const ek_forward_params *params)

@@ -64,6 +64,9 @@ EK_MUST ek_status ek_engine_forward_create(const ek_forward_params *params,
 /** Accepts NULL. */
 void ek_engine_forward_destroy(ek_forward *forward);
 
+/** Between runs: the model's tensors say something else (expert/pack.h), look again. */
+void ek_engine_forward_refresh(ek_forward *forward);
+
 /**
  * Bytes that create will reserve (activations, step arena) and a full batch will touch, for the
  * memory check before loading. Needs model, kernels, pool, dispatcher and the limits (kv, router

@@ -4,9 +4,14 @@
 #include "engine/engine_internal.h"
 #include "engine/step.h"
 #include "sys/clock.h"
+#include "sys/log.h"
 
 #define TICK_US   100000 /* how often things that age are looked at */
 #define INBOX_MAX 64     /* requests taken in between two steps */
+
+/* Packing weights: how long it may keep a request waiting, and which part of a step's time it gets. */
+#define PACK_IDLE_US   20000
+#define PACK_STEP_PART 10
 
 static void take_in(ek_engine *engine, int64_t timeout_us)
 {
@@ -46,8 +51,24 @@ static void keep_even(ek_engine *engine, int64_t now_us)
     if (now_us >= ek_keel_due_us(engine->keel)) ek_engine_evenness_tick(&engine->evenness, now_us);
 }
 
+/* A little of the weights between steps, more while nobody waits. */
+static void pack_on(ek_engine *engine, int64_t step_us)
+{
+    int64_t budget_us = step_us > 0 ? step_us / PACK_STEP_PART : PACK_IDLE_US;
+    if (ek_expert_pack_some(engine->packed, engine->pool, budget_us))
+        ek_engine_forward_refresh(engine->forward);
+    const ek_pack_progress progress = ek_expert_pack_progress(engine->packed);
+    ek_gauge_set(engine->meters.packed_bytes, progress.packed_bytes);
+    if (progress.packed_bytes < progress.total_bytes) return;
+    engine->packing = false;
+    ek_log(EK_LOG_INFO, "engine", "packed", "bytes=%lld seconds=%.1f",
+           (long long)progress.packed_bytes,
+           (double)(ek_sys_now_us() - engine->pack_us) / 1000000.0);
+}
+
 static int64_t sleep_us(const ek_engine *engine, int64_t now_us)
 {
+    if (engine->packing) return 0;
     int64_t due = ek_engine_crew_due(engine);
     if (engine->tick_us < due) due = engine->tick_us;
     if (ek_keel_due_us(engine->keel) < due) due = ek_keel_due_us(engine->keel);
@@ -67,6 +88,7 @@ void ek_engine_loop_run(void *ctx)
         ek_engine_crew_admit(engine, now_us);
         worked = ek_engine_step_run(engine, now_us);
         ek_engine_crew_deliver(engine);
+        if (engine->packing) pack_on(engine, worked ? ek_sys_now_us() - now_us : 0);
     }
     /* Nobody submits any more, but what was submitted last may still lie in the inbox. */
     while (ek_sys_queue_len(engine->inbox) > 0)

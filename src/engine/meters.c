@@ -56,6 +56,9 @@ static void init_state(ek_meters *m, ek_metrics *metrics)
                            "Time spent in planning routes since the start.");
     m->forward_time = ek_telemetry_gauge(metrics, "evenkeel_forward_busy_seconds", NULL,
                                          SECONDS_OF_NS, "Time spent in steps since the start.");
+    m->packed_bytes =
+        ek_telemetry_gauge(metrics, "evenkeel_packed_weight_bytes", NULL, 1,
+                           "Bytes of weights that lie in the order in which kernels read them.");
 }
 
 static void init_counters(ek_meters *m, ek_metrics *metrics)

@@ -23,6 +23,7 @@ typedef struct ek_meters {
     ek_counter *preemptions, *slow_steps;
     ek_counter *finished[EK_METERS_FINISHES]; /* by ek_finish; NULL for EK_FINISH_NONE */
     ek_gauge *plan_time, *forward_time;
+    ek_gauge *packed_bytes;
     ek_hist *step, *step_tokens, *queue, *ttft, *inter_token, *request;
 } ek_meters;
 

@@ -3,40 +3,48 @@
 #include "base/assert.h"
 #include "base/size.h"
 #include "kernels/pack.h"
+#include "sys/clock.h"
 #include "sys/mem.h"
 
 enum {
     LAYER_MATS = 10, /* of a layer that may be packed */
     FIRST_EXPERT_MAT = 4,
     LAST_EXPERT_MAT = 6,
-    CHUNK_PANELS = 64, /* that a thread takes at once */
-};
-
-struct ek_packed_model {
-    ek_model model;
-    ek_model_layer *layers;      /* (n_layers) */
-    ek_tensor *tensors;          /* (n_tensors) the packed ones */
-    const ek_tensor **originals; /* (n_tensors) */
-    int32_t *expert_layer;       /* (n_tensors) layer of experts' matrices; -1: of no expert */
-    int32_t n_tensors;
-    ek_sys_region weights;   /* owned */
-    ek_sys_region described; /* owned; this struct lies in it */
+    CHUNK_PANELS = 16, /* that a thread takes at once */
 };
 
 /*
  * One tensor on its way; threads share out its panels: those of experts with a home among the
- * threads of that node, all others among all.
+ * threads of that node, all others among all. A queue is a list of experts, node by node, with
+ * those of no node at the end.
  */
 typedef struct pack_job {
     const ek_tensor *from;
-    const ek_tensor *to;
-    int64_t n_panels;                          /* of one expert, or of the whole tensor */
-    int32_t n_experts;                         /* 1: the tensor is taken as a whole */
-    const ek_expert_homes *homes;              /* NULL: anyone takes anything */
-    const int32_t *expert_node;                /* (n_experts) */
-    ek_sys_ticket anyone;                      /* chunks of experts without a home */
-    ek_sys_ticket ticket[EK_EXPERT_HOMES_MAX]; /* chunks of each node's */
+    uint8_t *to;
+    int64_t n_panels;                              /* of one expert, or of the whole tensor */
+    int32_t n_nodes;                               /* 0: anyone takes anything */
+    int32_t queue_beg[EK_EXPERT_HOMES_MAX + 2];    /* in expert */
+    ek_sys_ticket ticket[EK_EXPERT_HOMES_MAX + 1]; /* chunks of each queue */
+    int64_t until_us;
 } pack_job;
+
+struct ek_packed_model {
+    ek_model model;
+    ek_model_layer *layers;      /* (n_layers) */
+    ek_tensor *tensors;          /* (n_tensors) those that can be packed */
+    const ek_tensor **originals; /* (n_tensors) */
+    uint8_t **home;              /* (n_tensors) where each will lie packed */
+    int32_t *expert_layer;       /* (n_tensors) layer of experts' matrices; -1: of no expert */
+    int32_t n_tensors;
+    int32_t n_packed; /* tensors; the next one is on its way */
+    bool has_job;     /* and begun */
+    ek_pack_progress progress;
+    const ek_expert_homes *homes; /* borrowed until all is packed; NULL: none */
+    int32_t *expert;              /* (n_experts) in the job's queues */
+    pack_job job;
+    ek_sys_region weights;   /* owned */
+    ek_sys_region described; /* owned; this struct lies in it */
+};
 
 static bool can_pack(const ek_kernels *kernels, const ek_tensor *tensor)
 {
@@ -56,8 +64,8 @@ static void layer_mats(ek_model_layer *layer, const ek_tensor **out_mat[LAYER_MA
 }
 
 /*
- * Visit every matrix that can be packed: add up its bytes and, with an arena, put a tensor in its
- * place whose data lie there.
+ * Visit every matrix that can be packed: add up its bytes and, with an arena, put a tensor of our
+ * own in its place, which has a home there.
  */
 static size_t mats_describe(ek_packed_model *packed, const ek_kernels *kernels, ek_arena *weights)
 {
@@ -77,12 +85,13 @@ static size_t mats_describe(ek_packed_model *packed, const ek_kernels *kernels, 
             if (!weights) continue;
             ek_tensor *own = &packed->tensors[packed->n_tensors];
             *own = *from;
-            own->data = ek_arena_try_raw(weights, from->bytes, 1, EK_CACHE_LINE);
-            own->packed = true;
+            uint8_t *home = ek_arena_try_raw(weights, from->bytes, 1, EK_CACHE_LINE);
+            ek_assert(home != NULL); /* counted before */
+            packed->home[packed->n_tensors] = home;
             packed->expert_layer[packed->n_tensors] =
                 n_mats == LAYER_MATS && i >= FIRST_EXPERT_MAT && i <= LAST_EXPERT_MAT ? l : -1;
-            ek_assert(own->data != NULL); /* counted before */
             packed->originals[packed->n_tensors++] = from;
+            packed->progress.total_bytes += (int64_t)from->bytes;
             *mat[i] = own;
         }
     }
@@ -97,16 +106,19 @@ ek_status ek_expert_pack_create(const ek_model *model, const ek_kernels *kernels
     ek_sys_region described;
     ek_status status = ek_sys_region_open(
         sizeof(ek_packed_model) + n_layers * sizeof(ek_model_layer) +
-            n_tensors * (sizeof(ek_tensor) + sizeof(ek_tensor *) + sizeof(int32_t)) +
-            5 * (size_t)EK_CACHE_LINE,
+            n_tensors *
+                (sizeof(ek_tensor) + sizeof(ek_tensor *) + sizeof(uint8_t *) + sizeof(int32_t)) +
+            (size_t)model->params.n_experts * sizeof(int32_t) + 7 * (size_t)EK_CACHE_LINE,
         0, &described);
     if (status != EK_OK) return ek_err_set(err, status, "no memory to describe packed weights");
     ek_arena arena = ek_sys_region_arena(&described);
-    ek_packed_model *packed = ek_new(&arena, ek_packed_model, 1);
+    ek_packed_model *packed = ek_new_aligned(&arena, ek_packed_model, 1);
     packed->layers = ek_new(&arena, ek_model_layer, n_layers);
     packed->tensors = ek_new(&arena, ek_tensor, n_tensors);
     packed->originals = ek_new(&arena, const ek_tensor *, n_tensors);
+    packed->home = ek_new(&arena, uint8_t *, n_tensors);
     packed->expert_layer = ek_new(&arena, int32_t, n_tensors);
+    packed->expert = ek_new(&arena, int32_t, (size_t)model->params.n_experts);
     packed->described = described;
     packed->model = *model;
     packed->model.layers = packed->layers;
@@ -124,63 +136,137 @@ ek_status ek_expert_pack_create(const ek_model *model, const ek_kernels *kernels
     return EK_OK;
 }
 
-static void pack_panels(const pack_job *job, int64_t beg, int64_t end)
+/* ---- packing ---- */
+
+static int64_t queue_chunks(const pack_job *job, int32_t queue)
 {
+    int64_t n_chunks = (job->n_panels + CHUNK_PANELS - 1) / CHUNK_PANELS;
+    return n_chunks * (job->queue_beg[queue + 1] - job->queue_beg[queue]);
+}
+
+static void pack_chunk(const ek_packed_model *packed, int32_t queue, int64_t idx)
+{
+    const pack_job *job = &packed->job;
     const ek_tensor *t = job->from;
+    int64_t n_chunks = (job->n_panels + CHUNK_PANELS - 1) / CHUNK_PANELS;
+    int64_t expert = packed->expert[job->queue_beg[queue] + idx / n_chunks];
+    int64_t beg = idx % n_chunks * CHUNK_PANELS, end = beg + CHUNK_PANELS;
+    if (end > job->n_panels) end = job->n_panels;
     size_t row_bytes = ek_quant_row_bytes(t->type, t->dim[0]);
     size_t panel_bytes = row_bytes * EK_PACK_ROWS;
-    uint8_t *to = (uint8_t *)(uintptr_t)job->to->data; /* in our own region */
-    for (int64_t p = beg; p < end; p++) {
+    for (int64_t p = expert * job->n_panels + beg; p < expert * job->n_panels + end; p++) {
         const uint8_t *rows = (const uint8_t *)t->data + (size_t)p * panel_bytes;
-        ek_kernels_pack(t->type, (int32_t)t->dim[0], rows, row_bytes, to + (size_t)p * panel_bytes);
+        ek_kernels_pack(t->type, (int32_t)t->dim[0], rows, row_bytes,
+                        job->to + (size_t)p * panel_bytes);
     }
 }
 
-/* Chunk after chunk of the experts whose node this is, as long as the ticket has some. */
-static void pack_experts_of(const pack_job *job, ek_sys_ticket *ticket, int32_t node)
+static void pack_queue(ek_packed_model *packed, int32_t queue)
 {
-    int64_t n_chunks = (job->n_panels + CHUNK_PANELS - 1) / CHUNK_PANELS, passed = 0;
-    int64_t next = ek_sys_ticket_take(ticket);
-    for (int32_t e = 0; e < job->n_experts; e++) {
-        if ((job->homes ? job->expert_node[e] : -1) != node) continue;
-        for (; next < passed + n_chunks; next = ek_sys_ticket_take(ticket)) {
-            int64_t beg = (next - passed) * CHUNK_PANELS, end = beg + CHUNK_PANELS;
-            int64_t first = e * job->n_panels;
-            pack_panels(job, first + beg, first + (end < job->n_panels ? end : job->n_panels));
-        }
-        passed += n_chunks;
-    }
+    int64_t n = queue_chunks(&packed->job, queue);
+    do {
+        int64_t i = ek_sys_ticket_take(&packed->job.ticket[queue]);
+        if (i >= n) return;
+        pack_chunk(packed, queue, i);
+    } while (ek_sys_now_us() < packed->job.until_us);
 }
 
+/* As a pool function. */
 static void pack_share(void *ctx, int32_t thread_idx)
 {
-    pack_job *job = ctx;
-    if (job->homes) {
-        int32_t node = job->homes->thread_node[thread_idx];
-        pack_experts_of(job, &job->ticket[node], node);
-    }
-    pack_experts_of(job, &job->anyone, -1);
+    ek_packed_model *packed = ctx;
+    if (packed->job.n_nodes > 0) pack_queue(packed, packed->homes->thread_node[thread_idx]);
+    pack_queue(packed, packed->job.n_nodes);
 }
 
-void ek_expert_pack_run(ek_packed_model *packed, ek_sys_pool *pool, const ek_expert_homes *homes)
+/* List the experts of each node, and last those of none. */
+static void fill_queues(ek_packed_model *packed, const int32_t *expert_node)
 {
-    for (int32_t i = 0; i < packed->n_tensors; i++) {
-        const ek_tensor *from = packed->originals[i];
-        int32_t layer = packed->expert_layer[i], n_experts = packed->model.params.n_experts;
-        bool by_expert = homes && layer >= 0;
-        pack_job job = {.from = from,
-                        .to = &packed->tensors[i],
-                        .n_panels = from->dim[1] / EK_PACK_ROWS * from->dim[2] * from->dim[3],
-                        .n_experts = 1};
-        if (by_expert) {
-            job.n_experts = n_experts;
-            job.n_panels /= n_experts;
-            job.homes = homes;
-            job.expert_node = homes->expert_node + (int64_t)layer * n_experts;
-        }
-        ek_sys_pool_run(pool, pack_share, &job);
-        ek_sys_mem_forget(from->data, from->bytes);
+    pack_job *job = &packed->job;
+    int32_t n = 0;
+    for (int32_t q = 0; q <= job->n_nodes; q++) {
+        int32_t node = q < job->n_nodes ? q : -1;
+        job->queue_beg[q] = n;
+        for (int32_t e = 0; e < packed->model.params.n_experts; e++)
+            if (expert_node[e] == node) packed->expert[n++] = e;
     }
+    job->queue_beg[job->n_nodes + 1] = n;
+}
+
+static void job_begin(ek_packed_model *packed)
+{
+    int32_t i = packed->n_packed;
+    const ek_tensor *from = packed->originals[i];
+    int32_t layer = packed->expert_layer[i], n_experts = packed->model.params.n_experts;
+    pack_job *job = &packed->job;
+    job->from = from;
+    job->to = packed->home[i];
+    job->n_panels = from->dim[1] / EK_PACK_ROWS * from->dim[2] * from->dim[3];
+    job->n_nodes = 0;
+    job->queue_beg[0] = 0;
+    job->queue_beg[1] = 1;
+    packed->expert[0] = 0;
+    if (packed->homes && layer >= 0) {
+        job->n_nodes = packed->homes->n_nodes;
+        job->n_panels /= n_experts;
+        fill_queues(packed, packed->homes->expert_node + (int64_t)layer * n_experts);
+    }
+    for (int32_t q = 0; q <= job->n_nodes; q++)
+        ek_sys_ticket_reset(&job->ticket[q]);
+    packed->has_job = true;
+}
+
+/* Chunks are packed once they are taken, so a queue is done when nothing is left to take. */
+static bool job_is_done(const pack_job *job)
+{
+    for (int32_t q = 0; q <= job->n_nodes; q++)
+        if (ek_sys_ticket_taken(&job->ticket[q]) < queue_chunks(job, q)) return false;
+    return true;
+}
+
+static void job_end(ek_packed_model *packed)
+{
+    int32_t i = packed->n_packed++;
+    const ek_tensor *from = packed->originals[i];
+    packed->tensors[i].data = packed->home[i];
+    packed->tensors[i].packed = true;
+    packed->progress.packed_bytes += (int64_t)from->bytes;
+    packed->has_job = false;
+    ek_sys_mem_forget(from->data, from->bytes);
+}
+
+bool ek_expert_pack_some(ek_packed_model *packed, ek_sys_pool *pool, int64_t budget_us)
+{
+    int64_t now_us = ek_sys_now_us();
+    int64_t until_us = budget_us < INT64_MAX - now_us ? now_us + budget_us : INT64_MAX;
+    bool changed = false;
+    while (packed->n_packed < packed->n_tensors) {
+        if (!packed->has_job) job_begin(packed);
+        packed->job.until_us = until_us;
+        ek_sys_pool_run(pool, pack_share, packed);
+        if (job_is_done(&packed->job)) {
+            job_end(packed);
+            changed = true;
+        }
+        if (ek_sys_now_us() >= until_us) break;
+    }
+    return changed;
+}
+
+void ek_expert_pack_run(ek_packed_model *packed, ek_sys_pool *pool)
+{
+    (void)ek_expert_pack_some(packed, pool, INT64_MAX);
+}
+
+void ek_expert_pack_set_homes(ek_packed_model *packed, const ek_expert_homes *homes)
+{
+    ek_assert(!packed->has_job && homes->n_nodes >= 1 && homes->n_nodes <= EK_EXPERT_HOMES_MAX);
+    packed->homes = homes;
+}
+
+ek_pack_progress ek_expert_pack_progress(const ek_packed_model *packed)
+{
+    return packed->progress;
 }
 
 const ek_model *ek_expert_pack_model(const ek_packed_model *packed)

@@ -1,10 +1,13 @@
 /*
  * A model whose matrices are packed (kernels/pack.h) in memory of its own, made from an opened one.
  *
- * Packing copies weights once at start: they no longer lie in the page cache, where other processes
- * could share them, but in huge pages, in the order in which kernels want them. What cannot be
- * packed, and the token embeddings, of which single rows are read, stay where they are, so the
- * opened model has to live as long. Results are the same bits either way.
+ * Packing copies weights: they no longer lie in the page cache, where other processes could share
+ * them, but in huge pages, in the order in which kernels want them. It takes longer than anything
+ * else at start, nearly all of it the system clearing pages; since results are the same bits either
+ * way, it can go on behind the first requests, matrix after matrix.
+ *
+ * What cannot be packed, and the token embeddings, of which single rows are read, stay where they
+ * are, so the opened model has to live as long. One owner thread, which also owns the pool.
  */
 #ifndef EK_EXPERT_PACK_H
 #define EK_EXPERT_PACK_H
@@ -17,30 +20,49 @@
 typedef struct ek_packed_model ek_packed_model;
 
 /**
- * Describe the packed model and reserve its memory, without touching it: what is built on the model
- * may take its pointers already.
+ * Describe the packed model and reserve its memory, without touching it. Until a matrix is packed
+ * its tensor is the file's.
  * @param model its tensors lie in a file's map; borrowed until destroy
  * @return EK_OK; EK_ENOMEM
  */
 EK_MUST ek_status ek_expert_pack_create(const ek_model *model, const ek_kernels *kernels,
                                         ek_packed_model **out_packed, ek_err *err);
-/** NUMA nodes that experts' weights shall lie on. Borrowed for the call. */
+
+#define EK_EXPERT_HOMES_MAX 64
+
+/** NUMA nodes that experts' weights shall lie on. */
 typedef struct ek_expert_homes {
     int32_t n_nodes;            /* of the pool's threads, 1..EK_EXPERT_HOMES_MAX */
     const int32_t *thread_node; /* (threads of the pool) each node has one at least */
     const int32_t *expert_node; /* (n_layers, n_experts) -1: any */
 } ek_expert_homes;
 
-#define EK_EXPERT_HOMES_MAX 64
+/**
+ * From now on an expert's weights are written, and so first touched, by threads of its node; what
+ * is smaller than a huge page may still share one with a neighbour.
+ * @param homes borrowed until everything is packed
+ */
+void ek_expert_pack_set_homes(ek_packed_model *packed, const ek_expert_homes *homes);
 
 /**
- * Pack, on all threads of the pool; to be called once, before anything is computed. The pages of
- * the map that were read are given back on the way, so that at no time both copies are resident.
- * @param homes an expert's weights are written, and so first touched, by threads of its node; what
- *        is smaller than a huge page may still share one with a neighbour. NULL: by anyone
+ * Pack on, on all threads of the pool, for about budget_us and at least a little. The pages of the
+ * map that were read are given back matrix by matrix, so that at no time both copies are resident.
+ * @return whether matrices were completed: the model's tensors say something else from here on, and
+ *         whoever copied what they said (ek_expert_mat) has to copy it again
  */
-void ek_expert_pack_run(ek_packed_model *packed, ek_sys_pool *pool, const ek_expert_homes *homes);
-/** The same model with packed tensors; lives as long as `packed`. */
+bool ek_expert_pack_some(ek_packed_model *packed, ek_sys_pool *pool, int64_t budget_us);
+
+/** Pack all that is left. */
+void ek_expert_pack_run(ek_packed_model *packed, ek_sys_pool *pool);
+
+/** Bytes of matrices that can be packed, and of those that are. */
+typedef struct ek_pack_progress {
+    int64_t total_bytes, packed_bytes;
+} ek_pack_progress;
+
+ek_pack_progress ek_expert_pack_progress(const ek_packed_model *packed);
+
+/** The same model, its tensors packed or still the file's; lives as long as `packed`. */
 const ek_model *ek_expert_pack_model(const ek_packed_model *packed);
 /** Accepts NULL. */
 void ek_expert_pack_destroy(ek_packed_model *packed);

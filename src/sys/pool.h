@@ -58,6 +58,12 @@ static inline int32_t ek_sys_ticket_take(ek_sys_ticket *ticket)
     return atomic_fetch_add_explicit(&ticket->next, 1, memory_order_relaxed);
 }
 
+/** How often it was taken, for whoever knows that nobody is taking. */
+static inline int32_t ek_sys_ticket_taken(const ek_sys_ticket *ticket)
+{
+    return atomic_load_explicit(&ticket->next, memory_order_relaxed);
+}
+
 static inline void ek_sys_ticket_reset(ek_sys_ticket *ticket)
 {
     atomic_store_explicit(&ticket->next, 0, memory_order_relaxed);
