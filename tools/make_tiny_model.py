@@ -262,7 +262,8 @@ def merges_of(word, have):
             yield left, right
 
 
-def add_bpe(metadata, micro, pre, template, eos):
+def add_bpe(metadata, micro, pre, template, eos, size=0):
+    """A small vocabulary, filled up to `size` tokens with words that no text is cut into."""
     symbols = byte_symbols()
     tokens = symbols[:8] if micro else symbols
     have, merges = set(tokens), []
@@ -271,6 +272,8 @@ def add_bpe(metadata, micro, pre, template, eos):
             merges.append(left + " " + right)
             tokens = tokens + [left + right]
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    space = symbols[ord(" ")]
+    tokens = tokens + [f"{space}w{i}" for i in range(len(tokens), size - len(special))]
     types = [NORMAL] * len(tokens) + [CONTROL] * len(special)
     tokens = tokens + special
     metadata.add("tokenizer.ggml.model", Kind.STRING, "gpt2")
@@ -440,8 +443,7 @@ def add_experts(weights, prefix, arch, s):
         weights.matrix(prefix + "ffn_down_shexp.weight", (s.shared_ff, s.d))
 
 
-def build_tensors(arch, shape, n_vocab, tensor_type, seed):
-    weights = Weights(seed, tensor_type)
+def add_model(weights, arch, shape, n_vocab):
     # Embeddings of unit variance: what a token is outweighs what the random layers add to it.
     weights.matrix("token_embd.weight", (shape.d, n_vocab), np.sqrt(shape.d))
     for layer in range(shape.layers):
@@ -450,7 +452,6 @@ def build_tensors(arch, shape, n_vocab, tensor_type, seed):
         add_experts(weights, prefix, arch, shape)
     weights.vector("output_norm.weight", shape.d, 1, 0.1)
     weights.matrix("output.weight", (shape.d, n_vocab), 2.0)
-    return weights.tensors
 
 
 def write(path, data):
@@ -486,7 +487,9 @@ def main():
     arch, tensor_type = ARCHS[args.arch], TYPES[args.type]
     shape = shape_for(tensor_type, args.micro)
     metadata, n_vocab = build_metadata(args.arch, arch, shape, tensor_type, args.micro)
-    tensors = build_tensors(arch, shape, n_vocab, tensor_type, args.seed)
+    weights = Weights(args.seed, tensor_type)
+    add_model(weights, arch, shape, n_vocab)
+    tensors = weights.tensors
     if args.shards == 1:
         write(args.output, encode_file(metadata, tensors))
     elif 1 < args.shards <= len(tensors):

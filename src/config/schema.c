@@ -101,8 +101,8 @@ const ek_config_key ek_config_keys[] = {
      .help = "Instruction set of the compute kernels; `auto` is the best that the CPU has."},
     {"engine", "pack_weights", EK_CONFIG_BOOL, AT(bool, engine.pack_weights), "true",
      .help = "Copy weights into memory of the process, in the order in which kernels read them: "
-             "faster, but takes seconds at start, and processes do not share them as they share "
-             "a mapped file."},
+             "faster. That goes on behind the first requests, for some seconds when there are few; "
+             "processes do not share such weights as they share a mapped file."},
     {"engine", "kv_cache", EK_CONFIG_SIZE, AT_BYTES(engine.kv_bytes), "auto", 0, 64 * TIB, "auto",
      .help =
          "Memory for keys and values; `auto` is what `running_max` sequences of `context` tokens "
