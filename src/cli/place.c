@@ -3,13 +3,13 @@
  * an old one.
  */
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/args.h"
 #include "cli/exit.h"
+#include "cli/place_report.h"
 #include "cli/placement.h"
 #include "place/csv.h"
 #include "place/place.h"
@@ -18,9 +18,7 @@
 #include "sys/file.h"
 #include "sys/mem.h"
 
-#define N_SOLVES       21 /* of which the median is shown */
-#define CELL_BYTES_MAX 8  /* "-1," .. "16383," and a line end */
-#define SIZES_MAX      EK_PLACE_DEVICES_MAX
+#define CELL_BYTES_MAX 8 /* "-1," .. "16383," and a line end */
 
 enum {
     OPTION_LOADS,
@@ -65,41 +63,7 @@ static const ek_cli_option options[] = {
     {OPTION_JSON, "json", NULL, "print one JSON object", NULL},
 };
 
-/* How many nodes or racks there are, and how many members each has. */
-typedef struct sizes {
-    int64_t n;
-    bool listed; /* else equal parts */
-    int32_t of[SIZES_MAX];
-} sizes;
-
-typedef struct job {
-    const char *loads_path, *from_path, *out_path;
-    int64_t n_slots, n_devices, n_groups, spread, expert_bytes;
-    sizes nodes, racks;
-    int32_t device_node[EK_PLACE_DEVICES_MAX], node_rack[EK_PLACE_DEVICES_MAX];
-    ek_place_domain spread_over;
-    double target, max_moves_percent;
-    bool quick, json;
-
-    ek_arena arena;
-    ek_place_topology topology;
-    ek_place_table loads;
-    int32_t *from;        /* (n_layers, n_slots) or NULL */
-    int32_t *slot_expert; /* (n_layers, n_slots) result */
-} job;
-
-/* What all layers came to. */
-typedef struct result {
-    double worst, mean, lower_bound;
-    double above; /* share by which the busiest device is above its layer's bound, mean */
-    double tight_bound, above_tight; /* the same of ek_place_tight_bound */
-    int32_t worst_layer;
-    int64_t n_moves, n_duplicates, n_together;
-    int64_t n_from[EK_PLACE_N_DISTANCES]; /* n_moves by where the weights come from */
-    double solve_ms;
-} result;
-
-static ek_status read_from(job *j, ek_err *err)
+static ek_status read_from(ek_cli_place_job *j, ek_err *err)
 {
     ek_place_table table;
     ek_status status =
@@ -125,8 +89,8 @@ static ek_status read_from(job *j, ek_err *err)
 }
 
 /* Which of `sizes` each of n members is in, in order. */
-static ek_status list_members(const sizes *s, int64_t n, const char *option, const char *members,
-                              int32_t *out_of, ek_err *err)
+static ek_status list_members(const ek_cli_place_sizes *s, int64_t n, const char *option,
+                              const char *members, int32_t *out_of, ek_err *err)
 {
     int64_t sum = 0;
     for (int64_t i = 0; i < s->n; i++)
@@ -141,7 +105,7 @@ static ek_status list_members(const sizes *s, int64_t n, const char *option, con
 }
 
 /* What a solve could only do by half is refused, since it was asked for by name. */
-static ek_status check_spread(const job *j, ek_err *err)
+static ek_status check_spread(const ek_cli_place_job *j, ek_err *err)
 {
     bool racks = j->spread_over == EK_PLACE_RACK;
     int64_t n_spare = j->n_slots - j->topology.n_experts;
@@ -161,7 +125,7 @@ static ek_status check_spread(const job *j, ek_err *err)
     return EK_OK;
 }
 
-static ek_status make_topology(job *j, ek_err *err)
+static ek_status make_topology(ek_cli_place_job *j, ek_err *err)
 {
     j->topology = (ek_place_topology){
         .n_experts = j->loads.n_columns,
@@ -184,7 +148,7 @@ static ek_status make_topology(job *j, ek_err *err)
     return status == EK_OK ? check_spread(j, err) : status;
 }
 
-static ek_status read_inputs(job *j, ek_err *err)
+static ek_status read_inputs(ek_cli_place_job *j, ek_err *err)
 {
     ek_status status = ek_cli_table_read(j->loads_path, 0.0, false, &j->arena, &j->loads, err);
     if (status == EK_OK) status = make_topology(j, err);
@@ -195,8 +159,8 @@ static ek_status read_inputs(job *j, ek_err *err)
     return j->slot_expert ? EK_OK : ek_err_set(err, EK_ENOMEM, "no memory for the placement");
 }
 
-static ek_status solve_layer(job *j, int32_t layer, ek_place_hint *hint, ek_place_balance *out,
-                             int32_t *out_n_moves, int64_t *n_from)
+static ek_status solve_layer(ek_cli_place_job *j, int32_t layer, ek_place_hint *hint,
+                             ek_place_balance *out, int32_t *out_n_moves, int64_t *n_from)
 {
     const double *loads = j->loads.value + (int64_t)layer * j->loads.n_columns;
     int32_t *slot_expert = j->slot_expert + (int64_t)layer * j->n_slots;
@@ -232,10 +196,11 @@ static ek_status solve_layer(job *j, int32_t layer, ek_place_hint *hint, ek_plac
 }
 
 /* distances: whether the answer says how far replicas move, which takes longer than the solve. */
-static ek_status solve_all(job *j, bool distances, result *out, ek_err *err)
+static ek_status solve_all(ek_cli_place_job *j, bool distances, ek_cli_place_result *out,
+                           ek_err *err)
 {
     ek_place_hint hint = {0};
-    *out = (result){0};
+    *out = (ek_cli_place_result){0};
     for (int32_t l = 0; l < j->loads.n_rows; l++) {
         ek_place_balance balance;
         int32_t n_moves;
@@ -267,7 +232,7 @@ static int compare_ns(const void *a, const void *b)
 }
 
 /* What the tighter bound says of each layer; it takes longer than all solves. */
-static ek_status add_tight_bounds(job *j, result *out)
+static ek_status add_tight_bounds(ek_cli_place_job *j, ek_cli_place_result *out)
 {
     for (int32_t l = 0; l < j->loads.n_rows; l++) {
         const double *loads = j->loads.value + (int64_t)l * j->loads.n_columns;
@@ -282,25 +247,25 @@ static ek_status add_tight_bounds(job *j, result *out)
     return EK_OK;
 }
 
-static ek_status solve_timed(job *j, result *out, ek_err *err)
+static ek_status solve_timed(ek_cli_place_job *j, ek_cli_place_result *out, ek_err *err)
 {
-    int64_t ns[N_SOLVES];
-    for (int32_t i = 0; i < N_SOLVES; i++) {
+    int64_t ns[EK_CLI_PLACE_SOLVES];
+    for (int32_t i = 0; i < EK_CLI_PLACE_SOLVES; i++) {
         int64_t beg_ns = ek_sys_thread_cpu_ns();
         ek_status status = solve_all(j, false, out, err);
         if (status != EK_OK) return status;
         ns[i] = ek_sys_thread_cpu_ns() - beg_ns;
     }
-    qsort(ns, N_SOLVES, sizeof ns[0], compare_ns);
+    qsort(ns, EK_CLI_PLACE_SOLVES, sizeof ns[0], compare_ns);
     if (j->from) {
         ek_status status = solve_all(j, true, out, err);
         if (status != EK_OK) return status;
     }
-    out->solve_ms = (double)ns[N_SOLVES / 2] / 1e6;
+    out->solve_ms = (double)ns[EK_CLI_PLACE_SOLVES / 2] / 1e6;
     return add_tight_bounds(j, out);
 }
 
-static ek_status write_out(job *j, ek_err *err)
+static ek_status write_out(ek_cli_place_job *j, ek_err *err)
 {
     int64_t n = (int64_t)j->loads.n_rows * j->n_slots;
     size_t bytes = (size_t)n * CELL_BYTES_MAX, used = 0;
@@ -312,88 +277,11 @@ static ek_status write_out(job *j, ek_err *err)
     return ek_sys_file_write(j->out_path, (ek_span){(const uint8_t *)text, used}, err);
 }
 
-static const char *const distance_names[EK_PLACE_N_DISTANCES] = {
-    "same_device", "same_node", "same_rack", "across_racks", "storage",
-};
-
-static void add_distances(const job *j, const result *r, json_t *root)
-{
-    json_t *moved = json_object(), *bytes = json_object();
-    for (int d = 0; d < EK_PLACE_N_DISTANCES; d++) {
-        json_object_set_new(moved, distance_names[d], json_integer((json_int_t)r->n_from[d]));
-        json_object_set_new(bytes, distance_names[d],
-                            json_integer((json_int_t)(r->n_from[d] * j->expert_bytes)));
-    }
-    json_object_set_new(root, "moved", moved);
-    if (j->expert_bytes > 0)
-        json_object_set_new(root, "moved_bytes", bytes);
-    else
-        json_decref(bytes);
-}
-
-static void print_distances(const job *j, const result *r)
-{
-    const struct {
-        const char *text;
-        int64_t n;
-    } rows[] = {
-        {"inside their node", r->n_from[EK_PLACE_SAME_DEVICE] + r->n_from[EK_PLACE_SAME_NODE]},
-        {"inside their rack", r->n_from[EK_PLACE_SAME_RACK]},
-        {"across racks", r->n_from[EK_PLACE_ACROSS_RACKS]},
-        {"from storage", r->n_from[EK_PLACE_FROM_STORAGE]},
-    };
-    printf("moved      ");
-    for (size_t i = 0; i < EK_COUNT_OF(rows); i++) {
-        printf("%s%" PRId64 " %s", i ? ", " : " ", rows[i].n, rows[i].text);
-        if (j->expert_bytes > 0)
-            printf(" (%.1f MB)", (double)rows[i].n * (double)j->expert_bytes / 1e6);
-    }
-    putchar('\n');
-}
-
-static void print_result(const job *j, const result *r)
-{
-    if (j->json) {
-        json_t *root =
-            json_pack("{s:f, s:f, s:f, s:I, s:I, s:f}", "worst", r->worst, "mean", r->mean,
-                      "lower_bound", r->lower_bound, "moves", (json_int_t)r->n_moves, "duplicates",
-                      (json_int_t)r->n_duplicates, "solve_ms", r->solve_ms);
-        json_object_set_new(root, "tight_bound", json_real(r->tight_bound));
-        json_object_set_new(root, "together", json_integer((json_int_t)r->n_together));
-        if (j->from) add_distances(j, r, root);
-        json_dumpf(root, stdout, JSON_COMPACT | JSON_REAL_PRECISION(8));
-        putchar('\n');
-        json_decref(root);
-        return;
-    }
-    printf("layers      %d of %d experts in %" PRId64 " slots on %" PRId64 " devices, %" PRId64
-           " nodes, %" PRId64 " racks\n",
-           j->loads.n_rows, j->loads.n_columns, j->n_slots, j->n_devices, j->nodes.n, j->racks.n);
-    printf("balance     worst layer %.6f (layer %d), mean %.6f (busiest device / mean device)\n",
-           r->worst, r->worst_layer, r->mean);
-    printf("lower bound %.6f for the worst layer; a layer is %.3f %% above its own on average\n",
-           r->lower_bound, 100.0 * r->above);
-    if (j->n_groups > 1)
-        printf("tight bound %.6f with the heaviest experts placed exactly; %.3f %% above it on "
-               "average\n",
-               r->tight_bound, 100.0 * r->above_tight);
-    if (j->from)
-        printf("moves       %" PRId64 " replicas, %.1f %% of the slots\n", r->n_moves,
-               100.0 * (double)r->n_moves / ((double)j->n_slots * j->loads.n_rows));
-    if (j->from) print_distances(j, r);
-    printf("duplicates  %" PRId64 "\n", r->n_duplicates);
-    if (j->spread > 0)
-        printf("together    %" PRId64 " of %" PRId64 " hot experts, in all layers, lie on one %s\n",
-               r->n_together, j->spread * j->loads.n_rows,
-               j->spread_over == EK_PLACE_RACK ? "rack" : "node");
-    printf("solve time  %.3f ms of one core for all layers, median of %d\n", r->solve_ms, N_SOLVES);
-}
-
-static int place(job *j)
+static int place(ek_cli_place_job *j)
 {
     ek_err err = {0};
     ek_sys_region region;
-    result r;
+    ek_cli_place_result r;
     ek_status status = ek_sys_region_open((size_t)8 << 30, 0, &region);
     if (status != EK_OK) return ek_cli_fail(EK_EXIT_FAILURE, "place: no memory");
     j->arena = ek_sys_region_arena(&region);
@@ -402,7 +290,7 @@ static int place(job *j)
     if (status == EK_OK && j->out_path) status = write_out(j, &err);
     int code = EK_EXIT_OK;
     if (status == EK_OK)
-        print_result(j, &r);
+        ek_cli_place_report(j, &r);
     else if (status == EK_EINVAL)
         code = ek_cli_fail(EK_EXIT_DATA, "place: %s", err.text);
     else
@@ -411,7 +299,7 @@ static int place(job *j)
     return code;
 }
 
-static bool take_mode(job *j, const char *value)
+static bool take_mode(ek_cli_place_job *j, const char *value)
 {
     j->quick = strcmp(value, "quick") == 0;
     if (j->quick || strcmp(value, "best") == 0) return true;
@@ -419,7 +307,7 @@ static bool take_mode(job *j, const char *value)
     return false;
 }
 
-static bool take_domain(job *j, const char *value)
+static bool take_domain(ek_cli_place_job *j, const char *value)
 {
     bool racks = strcmp(value, "rack") == 0;
     j->spread_over = racks ? EK_PLACE_RACK : EK_PLACE_NODE;
@@ -429,15 +317,15 @@ static bool take_domain(job *j, const char *value)
 }
 
 /* A number of equal parts, or a list of sizes. */
-static bool take_sizes(const ek_cli_args *args, sizes *out)
+static bool take_sizes(const ek_cli_args *args, ek_cli_place_sizes *out)
 {
-    if (!strchr(args->value, ',')) return ek_cli_args_int(args, 1, SIZES_MAX, &out->n);
+    if (!strchr(args->value, ',')) return ek_cli_args_int(args, 1, EK_CLI_PLACE_SIZES_MAX, &out->n);
     out->n = 0;
     out->listed = true;
-    for (const char *at = args->value; out->n < SIZES_MAX;) {
+    for (const char *at = args->value; out->n < EK_CLI_PLACE_SIZES_MAX;) {
         char *end;
         long size = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : 0;
-        if (size < 1 || size > SIZES_MAX || (*end != ',' && *end != '\0')) break;
+        if (size < 1 || size > EK_CLI_PLACE_SIZES_MAX || (*end != ',' && *end != '\0')) break;
         out->of[out->n++] = (int32_t)size;
         if (*end == '\0') return true;
         at = end + 1;
@@ -445,14 +333,16 @@ static bool take_sizes(const ek_cli_args *args, sizes *out)
     (void)ek_cli_fail(EK_EXIT_USAGE,
                       "place: --%s is '%s'; it must be a number, or sizes from 1 to %d with commas "
                       "between them, at most %d",
-                      args->option->name, args->value, SIZES_MAX, SIZES_MAX);
+                      args->option->name, args->value, EK_CLI_PLACE_SIZES_MAX,
+                      EK_CLI_PLACE_SIZES_MAX);
     return false;
 }
 
 static int run(int argc, char **argv)
 {
-    static const job start = {.nodes.n = 1, .racks.n = 1, .n_groups = 1, .max_moves_percent = 25.0};
-    job j = start;
+    static const ek_cli_place_job start = {
+        .nodes.n = 1, .racks.n = 1, .n_groups = 1, .max_moves_percent = 25.0};
+    ek_cli_place_job j = start;
     ek_cli_args args = ek_cli_args_start(&ek_cli_place, argc, argv);
     for (int id; (id = ek_cli_args_next(&args)) != EK_CLI_ARGS_END;) {
         bool good = true;
