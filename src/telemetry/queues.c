@@ -1,6 +1,5 @@
 #include "telemetry/queues.h"
 
-#include <assert.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -8,10 +7,7 @@
 
 #include "base/assert.h"
 
-#define PARTS_BITS 24
-#define PARTS_MASK ((1 << PARTS_BITS) - 1)
-
-static_assert(EK_QUEUES_PARTS_MAX == PARTS_MASK, "parts fit their bits");
+#define PARTS_BITS 24 /* as many as EK_QUEUES_PARTS_MAX takes */
 
 /*
  * Parts that wait above parts of a row, in one word: a reader never takes the one of one layer for
@@ -77,7 +73,7 @@ void ek_telemetry_queues_part_done(ek_queues *queues, int32_t device, int32_t n_
 int32_t ek_telemetry_queues_rows(const ek_queues *queues, int32_t device)
 {
     int64_t word = atomic_load_explicit(&queues->depth[device].word, memory_order_relaxed);
-    int64_t waiting = word >> PARTS_BITS, n_parts = word & PARTS_MASK;
+    int64_t waiting = word >> PARTS_BITS, n_parts = word & EK_QUEUES_PARTS_MAX;
     return n_parts > 0 ? (int32_t)((waiting + n_parts - 1) / n_parts) : 0;
 }
 
