@@ -9,12 +9,13 @@ MODEL     ?= models/demo-q8_0.gguf
 ARGS      ?=
 PREFIX    ?= /usr/local
 FUZZ_SECONDS ?= 60
+MODEL_WORK ?= training
 
 # Debian's own tools first: python3-numpy, which the test models need, belongs to /usr/bin/python3.
 export PATH := /usr/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build setup check format docs docs-check fuzz install clean
+.PHONY: help run test build setup check format docs docs-check fuzz install clean model model-eval
 
 help:
 	@echo "make run          install what is missing, build, serve $(MODEL) on 127.0.0.1:8080 (ARGS=...)"
@@ -25,6 +26,8 @@ help:
 	@echo "make docs         write the generated pages (docs/CONFIG.md)"
 	@echo "make docs-check   do what the docs say and compare"
 	@echo "make fuzz         each fuzzer for FUZZ_SECONDS (now $(FUZZ_SECONDS))"
+	@echo "make model        train the bundled model anew in $(MODEL_WORK) (docs/MODEL.md); goes on where it was stopped"
+	@echo "make model-eval   ask $(MODEL) 500 questions and count the right answers"
 	@echo "make install      to PREFIX (now $(PREFIX)), DESTDIR is honoured"
 	@echo "make clean        remove every build directory"
 
@@ -67,6 +70,12 @@ docs-check: build
 
 fuzz: setup-fuzz
 	@tools/fuzz.sh $(FUZZ_SECONDS)
+
+model: setup-model
+	@python3 tools/model/build.py --work $(MODEL_WORK)
+
+model-eval: setup-build build
+	@python3 tools/model/evaluate.py $(MODEL) --program $(BUILD)/evenkeel
 
 install: build
 	meson install -C $(BUILD)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what building, testing or checking evenkeel needs and this machine lacks, through apt.
 #
-#   tools/setup.sh [build] [test] [check] [fuzz]     (default: build)
+#   tools/setup.sh [build] [test] [check] [fuzz] [model]     (default: build)
 #
 # Says what is missing and what each package is for, asks nothing, leaves alone what is there. A machine
 # without apt gets the list instead, and goes on when every library is found anyway.
@@ -27,6 +27,9 @@ build|lib:openblas|libopenblas-dev|matrix products of calibrate
 build|lib:libcurl|libcurl4-openssl-dev|HTTP client of the chat, status and experts commands
 test|lib:cmocka|libcmocka-dev|unit tests
 test|py:numpy|python3-numpy|makes the small test models
+model|py:numpy|python3-numpy|data for the training of the bundled model
+model|py:torch|python3-torch|trains the bundled model
+model|lib:openblas|libopenblas-dev|matrix products of its training
 check|cmd:clang-format-14|clang-format-14|format check
 check|cmd:clang-tidy-14|clang-tidy-14|static analysis
 check|cmd:shellcheck|shellcheck|checks the shell scripts

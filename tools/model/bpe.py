@@ -14,6 +14,7 @@ import collections
 import functools
 import heapq
 import json
+import os
 import pathlib
 import re
 import sys
@@ -171,7 +172,9 @@ class Tokenizer:
         return cls(json.loads(pathlib.Path(path).read_text())["merges"])
 
     def save(self, path):
-        pathlib.Path(path).write_text(json.dumps({"merges": self.merges}))
+        temporary = pathlib.Path(f"{path}.part")
+        temporary.write_text(json.dumps({"merges": self.merges}))
+        os.replace(temporary, path)
 
     def word(self, text):
         ids = self.cache.get(text)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Make the default model from an empty folder: data, tokenizer, rows, training, GGUF file.
 
-    tools/model/build.py [--work build-model] [--steps N] [--only STAGE]
+    tools/model/build.py [--work training] [--steps N] [--data]
+    tools/model/build.py --work training-more --from models/evenkeel-demo.gguf --steps N
 
 Stages run in order; one whose result lies in the folder is not run again, and training goes on
 from its last checkpoint. Everything but the fetched packages is made from seeds, so an empty folder
-gives the same data each time, and the same model with the same libraries.
+gives the same data each time, and the same model with the same libraries. --from goes on from a
+model that is there, with its vocabulary, instead of beginning with random weights.
 """
 
 import argparse
@@ -43,7 +45,7 @@ def write_lines(path, objects):
     os.replace(temporary, path)
 
 
-def make_dialogues(work):
+def make_dialogues(work, _):
     seen = set()
     write_lines(work / "dialogue_long.jsonl",
                 dialogues.write(LONG_DIALOGUES, 11, dialogues.ROUNDS_LONG, seen))
@@ -51,12 +53,12 @@ def make_dialogues(work):
     write_lines(work / "dialogue.jsonl", dialogues.write(DIALOGUES, 1, None, seen))
 
 
-def make_drills(work):
+def make_drills(work, _):
     write_lines(work / "drill.valid.jsonl", drills.write(VALID, 13))
     write_lines(work / "drill.jsonl", drills.write(DRILLS, 3))
 
 
-def make_prose(work):
+def make_prose(work, _):
     """The packages' text, and the articles beside the poems."""
     packages.extract(work)
     articles = list(prose.write(2, PROSE_MEGABYTES * 1e6))
@@ -69,12 +71,16 @@ def make_prose(work):
     (work / "prose.done").touch()
 
 
-def make_tokenizer(work):
+def make_tokenizer(work, source):
+    if source:
+        import gguf  # and with it PyTorch, which the data do not need
+        bpe.Tokenizer(gguf.read(source)[2]).save(work / "tokenizer.json")
+        return
     texts = [bpe.read(f"{work / name}:{weight}:{size}") for name, weight, size in VOCABULARY]
     bpe.Tokenizer(bpe.train(texts, TOKENS)).save(work / "tokenizer.json")
 
 
-def make_rows(work):
+def make_rows(work, _):
     pack.pack(work)
 
 
@@ -94,8 +100,9 @@ STAGES = (
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build-model"))
+    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("training"))
     parser.add_argument("--steps", type=int, default=STEPS, help="of training")
+    parser.add_argument("--from", dest="source", metavar="GGUF", help="go on from this model")
     parser.add_argument("--data", action="store_true", help="stop before training")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
@@ -104,10 +111,11 @@ def main():
             print(f"{name}: here", flush=True)
         else:
             print(f"{name}: making", flush=True)
-            make(args.work)
+            make(args.work, args.source)
     if args.data:
         return
-    run(HERE / "train.py", args.work, "--out", args.work / "run", "--steps", args.steps)
+    begin = ("--from", args.source) if args.source else ()
+    run(HERE / "train.py", args.work, "--out", args.work / "run", "--steps", args.steps, *begin)
     run(HERE / "export.py", args.work / "run" / "checkpoint.pt", args.work / "tokenizer.json",
         "-o", args.work / "evenkeel-demo.gguf")
 

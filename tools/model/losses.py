@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Print the validation loss of each domain, of a GGUF file or a checkpoint.
 
-    tools/model/losses.py models/evenkeel-demo.gguf build-model
+    tools/model/losses.py models/evenkeel-demo.gguf training
 
 Nats per token over all of valid.npz: of dialogues and drills only what is asked for counts, an
 answer ten times as much as a question.

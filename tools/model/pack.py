@@ -11,6 +11,7 @@ DOMAIN.weights, the same shape, u8, what the loss of predicting this token count
 
 import argparse
 import json
+import os
 import pathlib
 
 import numpy as np
@@ -19,7 +20,7 @@ import bpe
 
 WIDTHS = {"short": 256, "long": 512}
 PROSE = ("zh", "en", "c", "py")
-ANSWER, QUESTION, TEXT = 10, 1, 5  # weights in tenths; a system prompt is not asked for
+ANSWER, QUESTION, TEXT = 10, 1, 2  # weights in tenths; a system prompt is not asked for
 OPEN_ROWS = 64  # rows that a document is tried in before a new one is begun
 
 
@@ -115,8 +116,10 @@ def pack_dialogues(documents, width, tokenizer, shortest=0):
 
 
 def save(path, domains):
-    np.savez(path, **{f"{name}.{key}": array for name, arrays in domains.items()
-                      for key, array in arrays.items()})
+    temporary = path.with_suffix(".part.npz")
+    np.savez(temporary, **{f"{name}.{key}": array for name, arrays in domains.items()
+                           for key, array in arrays.items()})
+    os.replace(temporary, path)
     for name, arrays in domains.items():
         asked = int((arrays["weights"] > 0).sum())
         print(f"{path.name}: {name}: {len(arrays['ids'])} rows, {arrays['ids'].size} tokens, "

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure how evenly a model uses its experts, domain by domain, through the real server.
 
-    tools/model/routing.py models/evenkeel-demo.gguf build-model [--program build/evenkeel]
+    tools/model/routing.py models/evenkeel-demo.gguf training [--program build/evenkeel]
 
 The second argument is the folder of build.py, for its validation texts. The server reads some
 thousands of tokens of each domain, and what /v1/experts has counted meanwhile is printed as tables

@@ -17,7 +17,7 @@ KINDS = {
     "name": (tables.NAMES_EN, str),
     "foreign": (tables.FOREIGN, lambda row: row[1]),
     "city": (tables.CITIES, lambda row: row[1]),
-    "item": ([(p, c) for p in tables.PRODUCTS for c in p.colours], lambda pair: pair[0].en + pair[1]),
+    "item": ([(p, c) for p in tables.PRODUCTS for c in p.colours], lambda i: i[0].en + i[1]),
     "cardprice": (range(20, 1000), str),
 }
 

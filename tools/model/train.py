@@ -51,7 +51,7 @@ import network  # noqa: E402
 
 # Rows per step: every domain is in each batch. Both kinds are 4,096 tokens; each LONG_EVERY-th step
 # is of long rows, which teach positions up to the context's end (drills lie among its dialogues).
-SHORT = {"dialogue": 9, "drill": 1, "zh": 2, "en": 2, "c": 1, "py": 1}
+SHORT = {"dialogue": 10, "drill": 1, "zh": 2, "en": 1, "c": 1, "py": 1}
 LONG = {"dialogue": 4, "zh": 1, "en": 1, "c": 1, "py": 1}
 LONG_EVERY = 6
 DOMAINS = tuple(SHORT)
