@@ -54,6 +54,7 @@ import network  # noqa: E402
 SHORT = {"dialogue": 10, "drill": 1, "zh": 2, "en": 1, "c": 1, "py": 1}
 LONG = {"dialogue": 4, "zh": 1, "en": 1, "c": 1, "py": 1}
 LONG_EVERY = 6
+STEP_TOKENS = 4096
 DOMAINS = tuple(SHORT)
 LOG_EVERY, VALID_EVERY = 25, 250
 VALID_ROWS = 16
@@ -250,9 +251,9 @@ class Worker:
 class Log:
     """Lines to the terminal and to RUN/log.txt; kept by the first process."""
 
-    def __init__(self, path, shared):
+    def __init__(self, path, shared, tokens):
         self.file, self.shared = open(path, "a"), shared
-        self.tokens, self.since = 0, time.monotonic()
+        self.tokens, self.since = tokens, time.monotonic()
 
     def say(self, text):
         print(text, flush=True)
@@ -280,7 +281,7 @@ def work(rank, shared, barrier, config, options, folder, out, begin):
     worker = Worker(rank, shared, barrier, config, options, folder)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if rank == 0:
-        log = Log(out / "log.txt", shared)
+        log = Log(out / "log.txt", shared, begin * STEP_TOKENS)
         log.say(f"# {config} {options} parameters {network.parameter_count(config)} "
                 f"active {network.active_count(config)} from step {begin}")
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -288,7 +289,6 @@ def work(rank, shared, barrier, config, options, folder, out, begin):
     else:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     saved = time.monotonic()
-    step_tokens = sum(SHORT.values()) * 256
     for step in range(begin, options.steps):
         worker.gradient(step)
         if rank == 0 and (shared.flags[STOP] or time.monotonic() - saved > CHECKPOINT_SECONDS
@@ -305,7 +305,7 @@ def work(rank, shared, barrier, config, options, folder, out, begin):
             barrier.wait()  # every process has read the flags
         if rank == 0:
             shared.flags[SAVE] = 0
-            tokens = (step + 1) * step_tokens
+            tokens = (step + 1) * STEP_TOKENS
             if step == begin or (step + 1) % LOG_EVERY == 0 or last:
                 log.step(step, options.steps, tokens, norm, rate)
             if (step + 1) % VALID_EVERY == 0 or last:
