@@ -250,6 +250,29 @@ class Gradients(unittest.TestCase):
         self.assertTrue(torch.allclose(together[0, 8:], changed[0, 8:], atol=1e-6))
         self.assertFalse(torch.allclose(together[0, :8], changed[0, :8], atol=1e-3))
 
+    def test_the_first_heads_look_back(self):
+        """At first, half of the first layer's heads look at fixed distances, whatever the tokens are."""
+        import network
+        import torch
+        config = network.Config(vocabulary=99)
+        flat = torch.zeros(network.parameter_count(config))
+        network.initialise(config, flat, 6)
+        net, p = network.Network(config, flat), "blk.0.attn_"
+        tokens, size = 60, config.head_dim
+        x = torch.randn(tokens, config.d)
+
+        def heads(part):
+            y = x @ net.weights[p + part + ".weight"].t() + net.weights[p + part + ".bias"]
+            return net.rotate(y.view(tokens, -1, size).transpose(0, 1))
+
+        q, k = heads("q"), heads("k")
+        with torch.no_grad():
+            for head, distance in enumerate(network.LOOK_BACK):
+                scores = (q[head] @ k[0].t() / size ** 0.5).masked_fill(
+                    ~torch.ones(tokens, tokens).tril().bool(), float("-inf"))
+                for position in range(5, tokens):
+                    self.assertEqual(int(scores[position].argmax()), position - distance)
+
 
 if __name__ == "__main__":
     harness.main()

@@ -1,7 +1,6 @@
 """The model as a GGUF file of architecture qwen2moe, and back.
 
-Matrices are Q8_0, vectors and gates F32. The network has no biases, but the architecture does, and
-some programs insist on them: the file has them as zeros. The layout is written with the encoders of
+Matrices are Q8_0, vectors and gates F32. The layout is written with the encoders of
 tools/make_tiny_model.py; docs/formats/gguf.md describes it.
 """
 
@@ -26,7 +25,6 @@ TEMPLATE = ("{% for m in messages %}{{'<|im_start|>' + m['role'] + '\\n' + m['co
             "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}"
             "{{ '<|im_start|>assistant\\n' }}{% endif %}")
 NORMAL, CONTROL = 1, 3
-BIASED = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
 
 # Key below the architecture's name and the field of network.Config that it holds.
 NUMBERS = {
@@ -85,10 +83,6 @@ def write(path, config, weights, tokenizer):
         values = np.ascontiguousarray(weights[at:at + size], np.float32)
         tensors.append(Tensor(name, tuple(reversed(shape)), kind, kind.encode(values)))
         at += size
-        if name.endswith(BIASED):
-            bias = np.zeros(shape[0], np.float32)
-            tensors.append(Tensor(name.replace("weight", "bias"), bias.shape, TYPES["f32"],
-                                  TYPES["f32"].encode(bias)))
     write_bytes(str(path), encode_file(metadata(config, tokenizer), tensors))
 
 
@@ -160,9 +154,6 @@ def read(path):
         if count != math.prod(shape):
             raise FileError(f"{path}: {name} has {count} elements, not {math.prod(shape)}")
         parts.append(decode(kind, data[begin + offset:], count))
-        bias = directory.get(name.replace("weight", "bias"))
-        if bias and decode(bias[1], data[begin + bias[2]:], bias[0]).any():
-            raise FileError(f"{path}: {name} has a bias, which the network here has not")
     ids = {symbol: i for i, symbol in enumerate(keys["tokenizer.ggml.tokens"])}
     merges = [tuple(ids[part] for part in merge.split(" "))
               for merge in keys["tokenizer.ggml.merges"]]

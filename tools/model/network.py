@@ -3,7 +3,7 @@
 All weights are views of one flat vector, in the order of shapes(), so that processes can share them
 and an optimiser need not know of tensors. The arithmetic is that of evenkeel and llama.cpp: softmax
 over all experts, the top-k weights taken as they are, the shared expert through a sigmoid of its
-own, rotary positions in halves, no biases.
+own, rotary positions in halves, biases for queries, keys and values.
 """
 
 import dataclasses
@@ -14,6 +14,11 @@ import torch.nn.functional as F
 
 ROPE_BASE = 10000.0
 EPSILON = 1e-6
+
+# Of look_back(): distances, how much of what a token is still counts, and the biases of those pairs of
+# dimensions that turn fast enough to tell neighbours apart.
+LOOK_BACK = (1, 1, 2, 3)
+LOOK_BACK_CONTENT, LOOK_BACK_BIAS, LOOK_BACK_SPEED_MIN = 0.1, 5.7, 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +48,11 @@ def shapes(config):
         found.update({
             p + "attn_norm.weight": (c.d,),
             p + "attn_q.weight": (c.d, c.d),
+            p + "attn_q.bias": (c.d,),
             p + "attn_k.weight": (kv, c.d),
+            p + "attn_k.bias": (kv,),
             p + "attn_v.weight": (kv, c.d),
+            p + "attn_v.bias": (kv,),
             p + "attn_output.weight": (c.d, c.d),
             p + "ffn_norm.weight": (c.d,),
             p + "ffn_gate_inp.weight": (c.experts, c.d),
@@ -95,13 +103,43 @@ def spread(config, name):
     return (residual if part == "attn_output" else 1) / math.sqrt(config.d)
 
 
+def rotary_speeds(config):
+    """By how much each pair of a head's dimensions turns from one position to the next."""
+    half = config.head_dim // 2
+    return ROPE_BASE ** (-torch.arange(half).float() / half)
+
+
+def look_back(config, weights):
+    """Make the first layer's first group of heads look at the token before, two and three before.
+
+    Copying a number needs a head that knows what came before each token, and that is what a small
+    network finds last. A key's bias points in one direction, a query's in the same one turned back
+    by so many positions: their product is largest at that distance, whatever the tokens are.
+    """
+    size, group, half = config.head_dim, config.heads // config.kv_heads, config.head_dim // 2
+    speeds = rotary_speeds(config)
+    strong = (speeds > LOOK_BACK_SPEED_MIN).float() * LOOK_BACK_BIAS
+    p = "blk.0.attn_"
+    weights[p + "k.weight"][:size] *= LOOK_BACK_CONTENT
+    weights[p + "q.weight"][:size * group] *= LOOK_BACK_CONTENT
+    weights[p + "k.bias"][:half] = strong
+    for head in range(group):
+        turn = speeds * LOOK_BACK[head % len(LOOK_BACK)]
+        bias = weights[p + "q.bias"][head * size:(head + 1) * size]
+        bias[:half], bias[half:] = strong * turn.cos(), -strong * turn.sin()
+
+
 def initialise(config, flat, seed):
     generator = torch.Generator().manual_seed(seed)
-    for name, weight in views(config, flat).items():
-        if "norm" in name:
+    weights = views(config, flat)
+    for name, weight in weights.items():
+        if name.endswith(".bias"):
+            weight.zero_()
+        elif "norm" in name:
             weight.fill_(1)
         else:
             weight.normal_(0, spread(config, name), generator=generator)
+    look_back(config, weights)
 
 
 # Pieces with a backward pass of their own ---------------------------------------------------------
@@ -187,9 +225,7 @@ class Network:
         self.config = config
         self.weights = {name: view.detach().requires_grad_()
                         for name, view in views(config, flat).items()}
-        half = config.head_dim // 2
-        speed = ROPE_BASE ** (-torch.arange(half).float() / half)
-        angle = torch.outer(torch.arange(config.context).float(), speed)
+        angle = torch.outer(torch.arange(config.context).float(), rotary_speeds(config))
         self.cos, self.sin = angle.cos(), angle.sin()
         self.elsewhere = None  # (layers, experts): token-slots to count beside those of the batch
         self.counts = torch.zeros(config.layers, config.experts)
@@ -206,7 +242,7 @@ class Network:
         p, group = f"blk.{layer}.attn_", c.heads // c.kv_heads
 
         def heads(part, count):
-            y = x @ w[p + part + ".weight"].t()
+            y = x @ w[p + part + ".weight"].t() + w[p + part + ".bias"]
             return y.view(rows, tokens, count, c.head_dim).transpose(1, 2)
 
         q = self.rotate(heads("q", c.heads) * c.head_dim ** -0.5)
