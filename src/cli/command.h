@@ -28,6 +28,7 @@ typedef struct ek_cli_command {
     int (*run)(int argc, char **argv);
 } ek_cli_command;
 
+extern const ek_cli_command ek_cli_calibrate;
 extern const ek_cli_command ek_cli_chat;
 extern const ek_cli_command ek_cli_check;
 extern const ek_cli_command ek_cli_completion;

@@ -1,6 +1,5 @@
 #include "tune/figures.h"
 
-#include <cblas.h>
 #include <math.h>
 
 #include "telemetry/readings.h"
@@ -45,13 +44,14 @@ bool ek_tune_gate_scratch(const ek_route_gate *gate, ek_arena *arena, ek_gate_sc
            out_scratch->group_used && out_scratch->candidate && out_scratch->top;
 }
 
-void ek_tune_logits(const float *rows, int32_t n_rows, int32_t d, const double *weight,
-                    int32_t n_experts, double *wide, double *out)
+void ek_tune_logits(const ek_gate_problem *problem, const float *rows, int32_t n_rows,
+                    const double *weight, double *wide, double *out)
 {
+    int32_t n_experts = problem->gate.n_experts, d = problem->d_model;
     for (int64_t i = 0; i < (int64_t)n_rows * d; i++)
         wide[i] = (double)rows[i];
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n_rows, n_experts, d, 1.0, wide, d, weight,
-                d, 0.0, out, n_experts);
+    problem->gemm(CblasRowMajor, CblasNoTrans, CblasTrans, n_rows, n_experts, d, 1.0, wide, d,
+                  weight, d, 0.0, out, n_experts);
 }
 
 static float *narrowed(const double *from, int32_t n, ek_arena *arena, bool *good)
@@ -150,8 +150,8 @@ ek_status ek_tune_figures(const ek_gate_problem *p, const ek_gate_weights *gate,
     const float *rows = held ? p->held : p->train;
     for (int32_t beg = 0; beg < n_rows; beg += ROWS_AT_ONCE) {
         int32_t m = n_rows - beg < ROWS_AT_ONCE ? n_rows - beg : ROWS_AT_ONCE;
-        ek_tune_logits(rows + (int64_t)beg * d, m, d, gate->weight, n, l.wide, l.logits);
-        ek_tune_logits(rows + (int64_t)beg * d, m, d, p->teacher, n, l.wide, l.teacher);
+        ek_tune_logits(p, rows + (int64_t)beg * d, m, gate->weight, l.wide, l.logits);
+        ek_tune_logits(p, rows + (int64_t)beg * d, m, p->teacher, l.wide, l.teacher);
         for (int32_t i = 0; i < m; i++) {
             look_at_token(p, &l, i, l.counts + (beg + i < n_rows / 2 ? 0 : n));
             for (int32_t k = 0; out_ids && k < p->gate.top_k; k++)

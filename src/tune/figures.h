@@ -43,11 +43,12 @@ EK_MUST bool ek_tune_gate_scratch(const ek_route_gate *gate, ek_arena *arena,
                                   ek_gate_scratch *out_scratch);
 
 /**
- * out (n_rows, n_experts) = rows (n_rows, d) x weight^T, by CBLAS.
- * @param wide (n_rows, d) scratch: the rows in double
+ * out (n_rows, n_experts) = rows (n_rows, d) x weight^T.
+ * @param weight (n_experts, d)
+ * @param wide   (n_rows, d) scratch: the rows in double
  */
-void ek_tune_logits(const float *rows, int32_t n_rows, int32_t d, const double *weight,
-                    int32_t n_experts, double *wide, double *out);
+void ek_tune_logits(const ek_gate_problem *problem, const float *rows, int32_t n_rows,
+                    const double *weight, double *wide, double *out);
 
 /**
  * Look at a gate on the states that are kept back, or on those that are learned from.

@@ -8,7 +8,8 @@ size_t ek_tune_problem_bytes(const ek_states_shape *shape)
 {
     size_t n_experts = (size_t)shape->n_experts, d = (size_t)shape->d_model;
     return (size_t)shape->n_tokens * d * sizeof(float) + n_experts * d * sizeof(double) +
-           n_experts * (sizeof(int32_t) + 2 * sizeof(double)) + 8 * (size_t)EK_CACHE_LINE;
+           n_experts * (sizeof(int32_t) + 2 * sizeof(double)) + d * sizeof(double) +
+           8 * (size_t)EK_CACHE_LINE;
 }
 
 static int compare(const void *a, const void *b)
@@ -31,21 +32,59 @@ static double row_length(const double *row, int32_t d)
     return sqrt(sum);
 }
 
+/* What mending goes by; arrays of one number per expert, but for `state`. */
+typedef struct mending {
+    double *weight; /* (n_experts, d) */
+    double *state;  /* (d) mean of the states that are learned from */
+    double *length;
+    double *sorted;
+    int32_t n_experts, d;
+} mending;
+
+static double mean_logit(const mending *m, int32_t expert)
+{
+    double sum = 0;
+    for (int32_t c = 0; c < m->d; c++)
+        sum += m->weight[(int64_t)expert * m->d + c] * m->state[c];
+    return sum;
+}
+
+/* Is a row's mean logit far from the others', and would the opposite row's be among them? */
+static bool is_turned_round(const mending *m, int32_t expert)
+{
+    for (int32_t e = 0; e < m->n_experts; e++)
+        m->sorted[e] = mean_logit(m, e);
+    double mine = m->sorted[expert], median = median_of(m->sorted, m->n_experts);
+    return fabs(mine - median) > 3 * fabs(-mine - median);
+}
+
 /* Set rows of an odd length to the median length; an empty row has no direction to keep. */
-static int32_t mend_rows(double *weight, int32_t n_experts, int32_t d, double mend, double *length,
-                         double *sorted, int32_t *out_mended)
+static int32_t mend_rows(const mending *m, double mend, int32_t *out_mended)
 {
     int32_t n_mended = 0;
-    for (int32_t e = 0; e < n_experts; e++)
-        length[e] = sorted[e] = row_length(weight + (int64_t)e * d, d);
-    double median = median_of(sorted, n_experts);
-    for (int32_t e = 0; e < n_experts; e++) {
-        if (length[e] <= median * mend && length[e] * mend >= median) continue;
-        for (int32_t c = 0; c < d && length[e] > 0; c++)
-            weight[(int64_t)e * d + c] *= median / length[e];
+    for (int32_t e = 0; e < m->n_experts; e++)
+        m->length[e] = m->sorted[e] = row_length(m->weight + (int64_t)e * m->d, m->d);
+    double median = median_of(m->sorted, m->n_experts);
+    for (int32_t e = 0; e < m->n_experts; e++) {
+        double *row = m->weight + (int64_t)e * m->d;
+        if (m->length[e] <= median * mend && m->length[e] * mend >= median) continue;
+        for (int32_t c = 0; c < m->d && m->length[e] > 0; c++)
+            row[c] *= median / m->length[e];
         out_mended[n_mended++] = e;
     }
+    for (int32_t i = 0; i < n_mended; i++) {
+        if (!is_turned_round(m, out_mended[i])) continue;
+        double *row = m->weight + (int64_t)out_mended[i] * m->d;
+        for (int32_t c = 0; c < m->d; c++)
+            row[c] = -row[c];
+    }
     return n_mended;
+}
+
+static void mean_state(const float *rows, int32_t n_rows, int32_t d, double *out)
+{
+    for (int64_t i = 0; i < (int64_t)n_rows * d; i++)
+        out[i % d] += (double)rows[i] / n_rows;
 }
 
 static void gather(const ek_states *states, int32_t layer, bool held, float *out)
@@ -59,9 +98,8 @@ static void gather(const ek_states *states, int32_t layer, bool held, float *out
     }
 }
 
-ek_status ek_tune_problem_make(const ek_states *states, int32_t layer, const ek_route_gate *gate,
-                               const float *weight, const float *bias, double mend, ek_arena *perm,
-                               ek_gate_problem *out_problem)
+ek_status ek_tune_problem_make(const ek_states *states, int32_t layer, const ek_gate_setup *setup,
+                               ek_arena *perm, ek_gate_problem *out_problem)
 {
     const ek_states_shape *shape = &states->shape;
     int32_t n_experts = shape->n_experts, d = shape->d_model, n_held = 0;
@@ -74,25 +112,33 @@ ek_status ek_tune_problem_make(const ek_states *states, int32_t layer, const ek_
         ek_arena_try_raw(perm, (size_t)n_train * (size_t)d, sizeof *train, EK_CACHE_LINE);
     float *held = ek_arena_try_raw(perm, (size_t)n_held * (size_t)d, sizeof *held, EK_CACHE_LINE);
     double *teacher = ek_try_new(perm, double, n);
-    double *length = ek_try_new(perm, double, 2 * (size_t)n_experts);
+    double *length = ek_try_new(perm, double, 2 * (size_t)n_experts + (size_t)d);
     int32_t *mended = ek_try_new(perm, int32_t, n_experts);
     if (!train || !held || !teacher || !length || !mended) return EK_ENOMEM;
     gather(states, layer, false, train);
     gather(states, layer, true, held);
     for (size_t i = 0; i < n; i++)
-        teacher[i] = (double)weight[i];
+        teacher[i] = (double)setup->weight[i];
+    const mending m = {.weight = teacher,
+                       .state = length + 2 * n_experts,
+                       .length = length,
+                       .sorted = length + n_experts,
+                       .n_experts = n_experts,
+                       .d = d};
+    mean_state(train, n_train, d, m.state);
     *out_problem = (ek_gate_problem){
-        .gate = *gate,
+        .gemm = setup->gemm,
+        .gate = setup->gate,
         .d_model = d,
         .n_train = n_train,
         .n_held = n_held,
         .train = train,
         .held = held,
-        .weight = weight,
-        .bias = bias,
+        .weight = setup->weight,
+        .bias = setup->bias,
         .teacher = teacher,
         .mended = mended,
-        .n_mended = mend_rows(teacher, n_experts, d, mend, length, length + n_experts, mended),
+        .n_mended = mend_rows(&m, setup->mend, mended),
     };
     return EK_OK;
 }

@@ -156,14 +156,17 @@ static void start(ek_tuner *t)
     int32_t n = p->gate.n_experts, d = p->d_model;
     ek_rng_init(&t->state.rng, t->params.seed);
     for (int64_t i = 0; i < t->n_weights; i++)
-        t->best_weight[i] = (double)p->weight[i];
-    for (int32_t e = 0; p->bias && e < n; e++)
-        t->bias[e] = t->best_bias[e] = t->good_bias[e] = (double)p->bias[e];
+        t->best_weight[i] = p->begin_weight ? p->begin_weight[i] : (double)p->weight[i];
+    for (int32_t e = 0; e < n; e++) {
+        double bias = p->begin_bias ? p->begin_bias[e] : p->bias ? (double)p->bias[e] : 0;
+        t->bias[e] = t->best_bias[e] = t->good_bias[e] = bias;
+    }
     look_at(t, t->best_weight, t->best_bias, &t->state.report.start);
+    const double *from = p->begin_weight ? p->begin_weight : p->teacher;
     if (t->params.reset)
         ek_tune_problem_reset(p, &t->state.rng, t->weight);
     else
-        memcpy(t->weight, p->teacher, (size_t)t->n_weights * sizeof *t->weight);
+        memcpy(t->weight, from, (size_t)t->n_weights * sizeof *t->weight);
     memcpy(t->good_weight, t->weight, (size_t)t->n_weights * sizeof *t->weight);
     for (int32_t i = 0; i < p->n_train; i++)
         t->order[i] = i;
@@ -181,7 +184,7 @@ static double logit_deviation(ek_tuner *t)
     const ek_gate_problem *p = t->problem;
     int32_t n = p->gate.n_experts, m = p->n_train < ROWS_MIN ? p->n_train : ROWS_MIN;
     double total = 0;
-    ek_tune_logits(p->train, m, p->d_model, p->teacher, n, t->wide, t->logits);
+    ek_tune_logits(p, p->train, m, p->teacher, t->wide, t->logits);
     for (int32_t i = 0; i < m; i++) {
         const double *z = t->logits + (int64_t)i * n;
         double sum = 0, squares = 0;
@@ -205,7 +208,7 @@ ek_status ek_tune_tuner_create(const ek_gate_problem *problem, const ek_tune_par
     t->params = *params;
     t->n_weights = (int64_t)problem->gate.n_experts * problem->d_model;
     t->adam.n = t->n_weights;
-    t->has_bias = problem->bias || params->method != EK_TUNE_ROUTER;
+    t->has_bias = problem->bias || problem->begin_bias || params->method != EK_TUNE_ROUTER;
     if (!take(t, perm)) return ek_err_set(err, EK_ENOMEM, "no memory for a tuner");
     start(t);
     t->noise_unit = logit_deviation(t);

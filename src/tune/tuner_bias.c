@@ -32,7 +32,7 @@ void ek_tune_bias_begin(ek_tuner *t)
     /* A batch's buffers are at least as long as what is multiplied at once. */
     for (int32_t beg = 0; beg < p->n_train; beg += ROWS_AT_ONCE) {
         int32_t m = p->n_train - beg < ROWS_AT_ONCE ? p->n_train - beg : ROWS_AT_ONCE;
-        ek_tune_logits(p->train + (int64_t)beg * d, m, d, t->weight, n, t->wide, t->logits);
+        ek_tune_logits(p, p->train + (int64_t)beg * d, m, t->weight, t->wide, t->logits);
         for (int64_t i = 0; i < (int64_t)m * n; i++)
             t->scores[(int64_t)beg * n + i] = (float)t->logits[i];
     }

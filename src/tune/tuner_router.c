@@ -1,5 +1,4 @@
 /* Weights: one step of distillation with a balance loss. */
-#include <cblas.h>
 #include <math.h>
 
 #include "tune/tuner_internal.h"
@@ -26,8 +25,8 @@ static void draw_batch(ek_tuner *t)
 static void multiply(const ek_tuner *t, const double *weight, double *out)
 {
     int32_t n = t->problem->gate.n_experts, d = t->problem->d_model;
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, t->params.batch, n, d, 1.0, t->wide, d,
-                weight, d, 0.0, out, n);
+    t->problem->gemm(CblasRowMajor, CblasNoTrans, CblasTrans, t->params.batch, n, d, 1.0, t->wide,
+                     d, weight, d, 0.0, out, n);
 }
 
 /* Exploration, less and less of it until half of the steps are taken. */
@@ -74,8 +73,8 @@ bool ek_tune_router_step(ek_tuner *t)
     };
     const ek_loss_weights weights = {report->balance_weight, t->params.z_weight};
     ek_tune_loss(&batch, &weights, t->d_logits, &report->losses);
-    cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, d, t->params.batch, 1.0, t->d_logits, n,
-                t->wide, d, 0.0, t->gradient, d);
+    p->gemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, d, t->params.batch, 1.0, t->d_logits, n,
+            t->wide, d, 0.0, t->gradient, d);
     report->gradient_norm = ek_tune_norm(t->gradient, t->n_weights);
     if (report->gradient_norm > report->gradient_norm_max)
         report->gradient_norm_max = report->gradient_norm;

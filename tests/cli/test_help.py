@@ -7,7 +7,7 @@ import unittest
 import harness
 from harness import run
 
-COMMANDS = ["serve", "chat", "status", "experts", "models", "place", "tokenize", "logits", "check", "config", "version",
+COMMANDS = ["serve", "chat", "status", "experts", "models", "place", "calibrate", "tokenize", "logits", "check", "config", "version",
             "completion", "help"]
 
 

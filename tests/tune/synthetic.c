@@ -63,3 +63,10 @@ void synthetic_close(synthetic *s)
     free(s->mem);
     *s = (synthetic){0};
 }
+
+ek_status synthetic_problem(const synthetic *s, ek_arena *perm, ek_gate_problem *out_problem)
+{
+    const ek_gate_setup setup = {
+        .gemm = cblas_dgemm, .gate = s->gate, .weight = s->weight, .mend = 3};
+    return ek_tune_problem_make(&s->states, 0, &setup, perm, out_problem);
+}

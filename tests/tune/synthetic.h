@@ -27,4 +27,7 @@ typedef struct synthetic {
 void synthetic_open(synthetic *s, int32_t n_tokens, double skew);
 void synthetic_close(synthetic *s);
 
+/** Its one layer as a problem. @return as ek_tune_problem_make */
+ek_status synthetic_problem(const synthetic *s, ek_arena *perm, ek_gate_problem *out_problem);
+
 #endif

@@ -31,9 +31,7 @@ static void open_fixture(fixture *f)
     size_t bytes = ek_tune_problem_bytes(&f->s.shape);
     f->mem = malloc(bytes);
     ek_arena perm = ek_arena_over(f->mem, bytes);
-    assert_int_equal(
-        ek_tune_problem_make(&f->s.states, 0, &f->s.gate, f->s.weight, NULL, 3, &perm, &f->problem),
-        EK_OK);
+    assert_int_equal(synthetic_problem(&f->s, &perm, &f->problem), EK_OK);
     f->scratch_bytes = ek_tune_figures_bytes(&f->problem);
     f->scratch = malloc(f->scratch_bytes);
     memcpy(f->weight, f->problem.teacher, sizeof f->weight);

@@ -22,8 +22,7 @@ static ek_gate_problem make(const synthetic *s, void **out_mem)
     *out_mem = malloc(bytes);
     ek_arena perm = ek_arena_over(*out_mem, bytes);
     ek_gate_problem p;
-    assert_int_equal(ek_tune_problem_make(&s->states, 0, &s->gate, s->weight, NULL, 3, &perm, &p),
-                     EK_OK);
+    assert_int_equal(synthetic_problem(s, &perm, &p), EK_OK);
     return p;
 }
 
@@ -84,12 +83,10 @@ static void test_too_few_chunks(void **state)
     void *mem = malloc(bytes);
     ek_arena perm = ek_arena_over(mem, bytes), small = ek_arena_over(mem, bytes / 2);
     ek_gate_problem p;
-    assert_int_equal(ek_tune_problem_make(&s.states, 0, &s.gate, s.weight, NULL, 3, &perm, &p),
-                     EK_EINVAL);
+    assert_int_equal(synthetic_problem(&s, &perm, &p), EK_EINVAL);
     synthetic_close(&s);
     synthetic_open(&s, 200, 1);
-    assert_int_equal(ek_tune_problem_make(&s.states, 0, &s.gate, s.weight, NULL, 3, &small, &p),
-                     EK_ENOMEM);
+    assert_int_equal(synthetic_problem(&s, &small, &p), EK_ENOMEM);
     free(mem);
     synthetic_close(&s);
 }

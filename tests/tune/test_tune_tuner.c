@@ -34,9 +34,7 @@ static void open_fixture(fixture *f, ek_tune_method method, int32_t broken)
         f->s.weight[broken * SYN_WIDTH + c] *= 40;
     f->mem = malloc((size_t)64 << 20);
     f->arena = ek_arena_over(f->mem, (size_t)64 << 20);
-    assert_int_equal(ek_tune_problem_make(&f->s.states, 0, &f->s.gate, f->s.weight, NULL, 3,
-                                          &f->arena, &f->problem),
-                     EK_OK);
+    assert_int_equal(synthetic_problem(&f->s, &f->arena, &f->problem), EK_OK);
     ek_tune_params_default(&f->params);
     f->params.method = method;
     f->params.n_steps = 600;
