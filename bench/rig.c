@@ -27,7 +27,7 @@ static ek_status open_parts(ek_bench_rig *rig, const ek_bench_rig_params *params
     if (status != EK_OK) return ek_err_set(err, status, "no %d threads", params->n_threads);
     rig->model = rig->file->model;
     if (!params->plain) {
-        status = ek_expert_pack_create(rig->file->model, &rig->kernels, &rig->packed, err);
+        status = ek_expert_pack_create(rig->file->model, NULL, &rig->kernels, &rig->packed, err);
         if (status != EK_OK) return status;
         ek_expert_pack_run(rig->packed, rig->pool);
         rig->model = ek_expert_pack_model(rig->packed);

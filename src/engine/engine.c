@@ -108,7 +108,9 @@ static ek_keel_setup keel_setup(const ek_engine *engine)
         .n_layers = p->n_layers,
         .n_experts = p->n_experts,
         .top_k = p->top_k,
-        .n_threads = engine->params.n_threads,
+        /* Elsewhere, devices say of themselves how long they are busy: each counts as one. */
+        .n_threads =
+            engine->params.source ? engine->params.keel.n_devices : engine->params.n_threads,
         .knee = ek_route_knee(n_weights * bytes_per_weight, READ_BYTES_PER_S * threads_per_device,
                               seconds_per_row),
         .bytes_per_expert = (int64_t)(n_weights * bytes_per_weight),
@@ -145,6 +147,7 @@ static size_t region_bytes(const ek_engine *engine, bool has_metrics)
     bytes += ek_telemetry_queues_bytes(keel.n_layers, engine->params.keel.n_devices);
     bytes += ek_keel_bytes(&engine->params.keel, &keel);
     bytes += ek_engine_evenness_bytes(keel.n_layers, engine->params.keel.n_slots);
+    bytes += (size_t)engine->params.keel.n_slots * sizeof(int32_t);
     bytes += n_running * (size_t)engine->shape.n_vocab * sizeof(float);
     bytes += (size_t)engine->params.n_threads * (scratch_bytes(engine) + sizeof(ek_arena));
     return bytes + n_running * (sizeof(ek_sched_running) + sizeof(ek_sched_pick) + sizeof(int32_t) +
@@ -177,6 +180,7 @@ static void init_step(ek_engine *engine, ek_arena *arena)
     engine->crew.running = ek_new(arena, ek_request *, n);
     engine->crew.news = ek_new(arena, ek_news_item *, n);
     engine->crew.due_us = INT64_MAX;
+    engine->slot_scratch = ek_new(arena, int32_t, engine->params.keel.n_slots);
 }
 
 /* ---- parts ---- */
@@ -198,6 +202,32 @@ static ek_status open_model(ek_engine *engine, const char *path, const char *cha
     return EK_OK;
 }
 
+/* Who computes experts: this process, or others. */
+static ek_status open_dispatcher(ek_engine *engine, ek_err *err)
+{
+    const ek_engine_params *params = &engine->params;
+    if (params->source) {
+        const ek_dispatcher_setup setup = {
+            .kernels = &engine->kernels,
+            .pool = engine->pool,
+            .tokens_max = engine->sched.step_tokens_max,
+            .stats = engine->stats,
+            .device_stats = engine->device_stats,
+        };
+        return params->source->open(params->source->ctx, &setup, &engine->dispatcher, err);
+    }
+    const ek_expert_local_params local = {
+        .model = engine->model,
+        .kernels = &engine->kernels,
+        .pool = engine->pool,
+        .n_devices = params->keel.n_devices,
+        .stats = engine->stats,
+        .device_stats = engine->device_stats,
+        .queues = engine->queues,
+    };
+    return ek_expert_local_create(&local, &engine->dispatcher, err);
+}
+
 /* What computes, but for the two parts whose size the memory plan decides. */
 static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
 {
@@ -211,7 +241,9 @@ static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
     status = ek_engine_cores_open(params, &engine->cores, &engine->pool, err);
     if (status != EK_OK) return status;
     if (params->pack_weights) {
-        status = ek_expert_pack_create(model, &engine->kernels, &engine->packed, err);
+        const ek_model_part dense = {.dense = true};
+        status = ek_expert_pack_create(model, params->source ? &dense : NULL, &engine->kernels,
+                                       &engine->packed, err);
         if (status != EK_OK) return status;
         model = ek_expert_pack_model(engine->packed);
     }
@@ -233,17 +265,7 @@ static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
     status = ek_keel_create(&params->keel, &keel, arena, &engine->keel, err);
     engine->params.placement = NULL; /* the caller's */
     engine->params.gate_overlay = NULL;
-    if (status != EK_OK) return status;
-    const ek_expert_local_params local = {
-        .model = model,
-        .kernels = &engine->kernels,
-        .pool = engine->pool,
-        .n_devices = params->keel.n_devices,
-        .stats = engine->stats,
-        .device_stats = engine->device_stats,
-        .queues = engine->queues,
-    };
-    return ek_expert_local_create(&local, &engine->dispatcher, err);
+    return status == EK_OK ? open_dispatcher(engine, err) : status;
 }
 
 static ek_kv_params kv_params(const ek_engine *engine, int32_t n_blocks)
@@ -278,13 +300,25 @@ static ek_forward_params forward_params(const ek_engine *engine)
     };
 }
 
+/* Of all routed experts: what a process does not need that leaves them to others. */
+static int64_t expert_bytes(const ek_engine *engine)
+{
+    const ek_model *model = engine->file->model;
+    size_t bytes = 0;
+    for (int32_t l = 0; l < model->params.n_layers; l++)
+        bytes += model->layers[l].expert_gate->bytes + model->layers[l].expert_up->bytes +
+                 model->layers[l].expert_down->bytes;
+    return (int64_t)bytes;
+}
+
 static ek_memory_facts memory_facts(const ek_engine *engine, int64_t available_bytes)
 {
     const ek_kv_params kv = kv_params(engine, 1);
     const ek_forward_params forward = forward_params(engine);
     return (ek_memory_facts){
         .available_bytes = available_bytes,
-        .weight_bytes = engine->file->file_bytes,
+        .weight_bytes =
+            engine->file->file_bytes - (engine->params.source ? expert_bytes(engine) : 0),
         .buffer_bytes = (int64_t)engine->region.bytes + ek_engine_forward_bytes(&forward),
         .block_bytes = ek_engine_kv_block_bytes(&kv),
         .context_tokens = engine->params.context_tokens,

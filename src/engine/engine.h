@@ -165,6 +165,7 @@ typedef enum ek_finish {
     EK_FINISH_QUEUE_TIMEOUT, /* waited longer than queue_timeout_us; nothing was computed */
     EK_FINISH_TIMEOUT,       /* its own deadline passed */
     EK_FINISH_ERROR,         /* the engine failed on it */
+    EK_FINISH_UNAVAILABLE,   /* experts that it needs are out of reach */
 } ek_finish;
 
 /**

@@ -106,6 +106,7 @@ struct ek_engine {
     int64_t tick_us; /* when the next tick is due */
     bool packing;    /* weights are not all packed yet */
     int64_t pack_us; /* when packing began */
+    int32_t *slot_scratch; /* (n_slots) a layer's placement on its way to the keel */
 };
 
 /** Make the step thread look at flags and deadlines soon. Any thread. */

@@ -44,10 +44,22 @@ static void tick(ek_engine *engine, int64_t now_us)
     ek_gauge_set(engine->meters.forward_time, total_ns);
 }
 
+/* Devices in other processes come and go: rows are shared out among those that are there. */
+static void follow_devices(ek_engine *engine)
+{
+    ek_dispatcher *d = engine->dispatcher;
+    if (!engine->params.source || !d->ops->devices_changed(d)) return;
+    for (int32_t l = 0; l < engine->shape.n_layers; l++) {
+        d->ops->device_slots(d, l, ek_keel_slot_beg(engine->keel), engine->slot_scratch);
+        ek_keel_adopt(engine->keel, l, engine->slot_scratch);
+    }
+}
+
 /* Loads are sampled as often as the router wants them; the rest of it follows from that. */
 static void keep_even(ek_engine *engine, int64_t now_us)
 {
     ek_route_adopt(engine->router);
+    follow_devices(engine);
     if (now_us >= ek_keel_due_us(engine->keel)) ek_engine_evenness_tick(&engine->evenness, now_us);
 }
 

@@ -19,6 +19,7 @@ const char *ek_engine_finish_name(ek_finish finish)
     case EK_FINISH_QUEUE_TIMEOUT: return "queue_timeout";
     case EK_FINISH_TIMEOUT: return "timeout";
     case EK_FINISH_ERROR: return "error";
+    case EK_FINISH_UNAVAILABLE: return "unavailable";
     }
     return "none";
 }

@@ -11,7 +11,7 @@
 #include "engine/kv.h"
 #include "telemetry/metrics.h"
 
-#define EK_METERS_FINISHES (EK_FINISH_ERROR + 1)
+#define EK_METERS_FINISHES (EK_FINISH_UNAVAILABLE + 1)
 
 typedef struct ek_meters {
     ek_gauge *running, *waiting;

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "expert/dispatch.h"
 #include "keel/params.h"
 #include "kernels/kernels.h"
 #include "route/params.h"
@@ -37,6 +38,11 @@ typedef struct ek_engine_params {
     const int32_t *placement;
     int32_t placement_layers;
     const char *gate_overlay; /* file of other gates, borrowed for create; NULL: the model's own */
+    /*
+     * Where experts are, if not in this process: as many devices as keel has. Borrowed until
+     * destroy; NULL: here.
+     */
+    const ek_expert_source *source;
 } ek_engine_params;
 
 #endif

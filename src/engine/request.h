@@ -69,6 +69,7 @@ struct ek_request {
     ek_sampler *sampler; /* NULL for a logits call, like the next */
     ek_text_stream *text;
     uint64_t *expert_seen; /* bitmap of (layer, expert) it has met */
+    bool lost_rows;        /* part of it was computed without an expert: not for reuse */
 };
 
 /** What the sizes of a request depend on besides its parameters. */

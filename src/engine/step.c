@@ -106,9 +106,22 @@ static void publish_prefixes(ek_engine *engine, int32_t n_picks, int64_t now_us)
 {
     for (int32_t i = 0; i < n_picks; i++) {
         ek_request *request = engine->crew.running[engine->step.pick[i].idx];
+        if (request->lost_rows) continue;
         ek_engine_kv_publish(engine->kv, &request->kv, request->tokens, request->kv.n_tokens,
                              now_us);
     }
+}
+
+static int64_t rows_lost(const ek_engine *engine)
+{
+    return engine->params.source ? engine->dispatcher->n_rows_lost : 0;
+}
+
+/* Whose rows they were is not known: what this step computed is not given to others. */
+static void mark_lost(ek_engine *engine, int32_t n_picks)
+{
+    for (int32_t i = 0; i < n_picks; i++)
+        engine->crew.running[engine->step.pick[i].idx]->lost_rows = true;
 }
 
 /* A failed step fails those that were in it; the others go on. */
@@ -116,13 +129,14 @@ static void fail_picks(ek_engine *engine, int32_t n_picks, ek_status status, int
 {
     ek_log(EK_LOG_ERROR, "engine", "step_failed", "status=%s requests=%d", ek_status_name(status),
            (int)n_picks);
+    ek_finish finish = status == EK_EPEER ? EK_FINISH_UNAVAILABLE : EK_FINISH_ERROR;
     for (int32_t i = 0; i < n_picks; i++) {
         /* Removal shifts the list, so the one to remove is found by the sequence it owns. */
         ek_kv_seq *kv = engine->step.seq[i].kv;
         int32_t at = 0;
         while (&engine->crew.running[at]->kv != kv)
             at++;
-        ek_engine_crew_finish(engine, engine->crew.running[at], EK_FINISH_ERROR, now_us);
+        ek_engine_crew_finish(engine, engine->crew.running[at], finish, now_us);
     }
 }
 
@@ -256,7 +270,9 @@ bool ek_engine_step_run(ek_engine *engine, int64_t now_us)
     int32_t n_tokens = build_batch(engine, n_picks, now_us);
     const ek_batch batch = {.seqs = engine->step.seq, .n_seqs = n_picks};
     int64_t start_us = begin_step(engine);
+    int64_t n_lost = rows_lost(engine);
     ek_status status = ek_engine_forward_run(engine->forward, &batch, engine->step.logits);
+    if (status == EK_OK && rows_lost(engine) > n_lost) mark_lost(engine, n_picks);
     if (status == EK_OK) {
         publish_prefixes(engine, n_picks, start_us);
         sample(engine);

@@ -194,7 +194,8 @@ static ek_status status_of(ek_finish finish, ek_err *err)
     case EK_FINISH_QUEUE_TIMEOUT:
     case EK_FINISH_TIMEOUT:
         return ek_err_set(err, EK_ETIMEOUT, "the prompt waited too long for a place");
-    case EK_FINISH_ERROR: return ek_err_set(err, EK_EPEER, "the step failed");
+    case EK_FINISH_ERROR:
+    case EK_FINISH_UNAVAILABLE: return ek_err_set(err, EK_EPEER, "the step failed");
     }
     return EK_OK;
 }

@@ -9,12 +9,16 @@
 #ifndef EK_EXPERT_DISPATCH_H
 #define EK_EXPERT_DISPATCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/arena.h"
 #include "base/attr.h"
+#include "base/err.h"
 #include "base/status.h"
 #include "kernels/kernels.h"
+#include "sys/pool.h"
+#include "telemetry/experts.h"
 
 /**
  * One layer's work: a route plan's lists, the tokens they point to, and which device computes which
@@ -54,11 +58,26 @@ typedef struct ek_dispatcher_ops {
     /** Step bytes that dispatch takes for a batch of n_tokens. */
     size_t (*step_bytes)(const ek_dispatcher *self, int32_t n_tokens);
     void (*destroy)(ek_dispatcher *self);
+    /*
+     * Of dispatchers whose devices come and go, which are those of an ek_expert_source; else NULL.
+     * Both between layers, by the owner.
+     */
+    /** Have some come or gone since this was last asked? */
+    bool (*devices_changed)(ek_dispatcher *self);
+    /**
+     * What lies in the slots of a layer now.
+     * @param slot_beg        (n_devices + 1) first slot of each device
+     * @param out_slot_expert every expert at least once, one that nobody has wherever there is
+     *                        room; -1: the slot holds nothing
+     */
+    void (*device_slots)(const ek_dispatcher *self, int32_t layer, const int32_t *slot_beg,
+                         int32_t *out_slot_expert);
 } ek_dispatcher_ops;
 
 /** Implementations embed this as their first member. */
 struct ek_dispatcher {
     const ek_dispatcher_ops *ops;
+    int64_t n_rows_lost; /* left out since it was made, because nobody had their expert; owner's */
 };
 
 EK_MUST static inline ek_status ek_expert_dispatch(ek_dispatcher *d, const ek_expert_work *work,
@@ -77,6 +96,24 @@ static inline size_t ek_expert_step_bytes(const ek_dispatcher *d, int32_t n_toke
 {
     return d->ops->step_bytes(d, n_tokens);
 }
+
+/** What an engine has for the dispatcher that it asks for; borrowed until destroy. */
+typedef struct ek_dispatcher_setup {
+    const ek_kernels *kernels;
+    ek_sys_pool *pool;
+    int32_t tokens_max;            /* most tokens of one dispatch */
+    ek_expert_stats *stats;        /* of experts */
+    ek_expert_stats *device_stats; /* of devices, in the place of experts */
+} ek_dispatcher_setup;
+
+/** Experts that lie outside of the engine's process; whoever wires the two gives it this. */
+typedef struct ek_expert_source {
+    void *ctx;
+    int32_t n_devices;
+    /** @return EK_OK; EK_ENOMEM; EK_EINVAL tokens_max is beyond what devices take; EK_EPEER */
+    ek_status (*open)(void *ctx, const ek_dispatcher_setup *setup, ek_dispatcher **out_dispatcher,
+                      ek_err *err);
+} ek_expert_source;
 
 static inline void ek_expert_destroy(ek_dispatcher *d)
 {

@@ -330,6 +330,19 @@ static ek_status local_combine(ek_dispatcher *base, const ek_expert_work *work, 
     return EK_OK;
 }
 
+const float *ek_expert_local_take_rows(ek_dispatcher *base, const ek_expert_work *work)
+{
+    local *self = (local *)base;
+    ek_assert(self->work == work);
+    self->work = NULL;
+    return self->y;
+}
+
+int64_t ek_expert_local_busy_ns(const ek_dispatcher *base, int32_t expert)
+{
+    return meter_sum((const local *)base, expert).busy_ns;
+}
+
 static size_t local_step_bytes(const ek_dispatcher *base, int32_t n_tokens)
 {
     const local *self = (const local *)base;

@@ -45,4 +45,20 @@ static inline int32_t ek_expert_local_device(int32_t thread_idx, int32_t n_threa
 EK_MUST ek_status ek_expert_local_create(const ek_expert_local_params *params,
                                          ek_dispatcher **out_dispatcher, ek_err *err);
 
+/* ---- for whoever sums elsewhere (cluster/worker.h) ---- */
+
+/**
+ * End a layer that was dispatched without summing it up, in the place of combine.
+ * @param local of ek_expert_local_create
+ * @return (n_rows, d_model) outputs of the work's rows, not weighted; in the memory that dispatch
+ *         took out of `step`
+ */
+const float *ek_expert_local_take_rows(ek_dispatcher *local, const ek_expert_work *work);
+
+/**
+ * Time that threads computed for an expert in the last layer, added up; 0 for one without rows, and
+ * where nobody counts (stats and device_stats are NULL).
+ */
+int64_t ek_expert_local_busy_ns(const ek_dispatcher *local, int32_t expert);
+
 #endif

@@ -7,9 +7,8 @@
 #include "sys/mem.h"
 
 enum {
-    LAYER_MATS = 10, /* of a layer that may be packed */
-    FIRST_EXPERT_MAT = 4,
-    LAST_EXPERT_MAT = 6,
+    EXPERT_MATS = 3,   /* of a layer's routed experts: the first ones in layer_mats */
+    LAYER_MATS = 10,   /* of a layer that may be packed */
     CHUNK_PANELS = 16, /* that a thread takes at once */
 };
 
@@ -34,7 +33,8 @@ struct ek_packed_model {
     ek_tensor *tensors;          /* (n_tensors) those that can be packed */
     const ek_tensor **originals; /* (n_tensors) */
     uint8_t **home;              /* (n_tensors) where each will lie packed */
-    int32_t *expert_layer;       /* (n_tensors) layer of experts' matrices; -1: of no expert */
+    int32_t *expert_layer;       /* (n_tensors) whose routed experts it has; -1: dense */
+    const uint64_t *wanted;      /* of ek_model_part, borrowed until all is packed; NULL: all */
     int32_t n_tensors;
     int32_t n_packed; /* tensors; the next one is on its way */
     bool has_job;     /* and begun */
@@ -56,8 +56,8 @@ static bool can_pack(const ek_kernels *kernels, const ek_tensor *tensor)
 static void layer_mats(ek_model_layer *layer, const ek_tensor **out_mat[LAYER_MATS])
 {
     const ek_tensor **mat[LAYER_MATS] = {
-        &layer->attn_q,      &layer->attn_k,     &layer->attn_v,      &layer->attn_out,
-        &layer->expert_gate, &layer->expert_up,  &layer->expert_down, &layer->shared_gate,
+        &layer->expert_gate, &layer->expert_up,  &layer->expert_down, &layer->attn_q,
+        &layer->attn_k,      &layer->attn_v,     &layer->attn_out,    &layer->shared_gate,
         &layer->shared_up,   &layer->shared_down};
     for (int i = 0; i < LAYER_MATS; i++)
         out_mat[i] = mat[i];
@@ -67,7 +67,8 @@ static void layer_mats(ek_model_layer *layer, const ek_tensor **out_mat[LAYER_MA
  * Visit every matrix that can be packed: add up its bytes and, with an arena, put a tensor of our
  * own in its place, which has a home there.
  */
-static size_t mats_describe(ek_packed_model *packed, const ek_kernels *kernels, ek_arena *weights)
+static size_t mats_describe(ek_packed_model *packed, const ek_model_part *part,
+                            const ek_kernels *kernels, ek_arena *weights)
 {
     size_t bytes = 0;
     ek_model *model = &packed->model;
@@ -80,7 +81,9 @@ static size_t mats_describe(ek_packed_model *packed, const ek_kernels *kernels, 
         }
         for (int i = 0; i < n_mats; i++) {
             const ek_tensor *from = *mat[i];
-            if (!can_pack(kernels, from)) continue;
+            bool is_expert = l < model->params.n_layers && i < EXPERT_MATS;
+            bool is_wanted = !part || (is_expert ? part->experts != NULL : part->dense);
+            if (!is_wanted || !can_pack(kernels, from)) continue;
             bytes += ek_size_align(from->bytes, EK_CACHE_LINE);
             if (!weights) continue;
             ek_tensor *own = &packed->tensors[packed->n_tensors];
@@ -88,8 +91,7 @@ static size_t mats_describe(ek_packed_model *packed, const ek_kernels *kernels, 
             uint8_t *home = ek_arena_try_raw(weights, from->bytes, 1, EK_CACHE_LINE);
             ek_assert(home != NULL); /* counted before */
             packed->home[packed->n_tensors] = home;
-            packed->expert_layer[packed->n_tensors] =
-                n_mats == LAYER_MATS && i >= FIRST_EXPERT_MAT && i <= LAST_EXPERT_MAT ? l : -1;
+            packed->expert_layer[packed->n_tensors] = is_expert ? l : -1;
             packed->originals[packed->n_tensors++] = from;
             packed->progress.total_bytes += (int64_t)from->bytes;
             *mat[i] = own;
@@ -98,8 +100,9 @@ static size_t mats_describe(ek_packed_model *packed, const ek_kernels *kernels, 
     return bytes;
 }
 
-ek_status ek_expert_pack_create(const ek_model *model, const ek_kernels *kernels,
-                                ek_packed_model **out_packed, ek_err *err)
+ek_status ek_expert_pack_create(const ek_model *model, const ek_model_part *part,
+                                const ek_kernels *kernels, ek_packed_model **out_packed,
+                                ek_err *err)
 {
     size_t n_layers = (size_t)model->params.n_layers;
     size_t n_tensors = n_layers * LAYER_MATS + 1;
@@ -119,19 +122,20 @@ ek_status ek_expert_pack_create(const ek_model *model, const ek_kernels *kernels
     packed->home = ek_new(&arena, uint8_t *, n_tensors);
     packed->expert_layer = ek_new(&arena, int32_t, n_tensors);
     packed->expert = ek_new(&arena, int32_t, (size_t)model->params.n_experts);
+    packed->wanted = part ? part->experts : NULL;
     packed->described = described;
     packed->model = *model;
     packed->model.layers = packed->layers;
     for (size_t l = 0; l < n_layers; l++)
         packed->layers[l] = model->layers[l];
-    size_t bytes = mats_describe(packed, kernels, NULL) + EK_CACHE_LINE;
+    size_t bytes = mats_describe(packed, part, kernels, NULL) + EK_CACHE_LINE;
     status = ek_sys_region_open(bytes, 1, &packed->weights);
     if (status != EK_OK) {
         ek_expert_pack_destroy(packed);
         return ek_err_set(err, status, "no memory for %zu bytes of packed weights", bytes);
     }
     ek_arena weights = ek_sys_region_arena(&packed->weights);
-    mats_describe(packed, kernels, &weights);
+    mats_describe(packed, part, kernels, &weights);
     *out_packed = packed;
     return EK_OK;
 }
@@ -179,16 +183,27 @@ static void pack_share(void *ctx, int32_t thread_idx)
     pack_queue(packed, packed->job.n_nodes);
 }
 
-/* List the experts of each node, and last those of none. */
-static void fill_queues(ek_packed_model *packed, const int32_t *expert_node)
+static bool is_wanted(const ek_packed_model *packed, int32_t layer, int32_t expert)
+{
+    size_t words = ((size_t)packed->model.params.n_experts + 63) / 64;
+    if (!packed->wanted) return true;
+    return packed->wanted[(size_t)layer * words + (size_t)expert / 64] >> (expert % 64) & 1;
+}
+
+/* List the experts that are wanted: those of each node, and last those of none. */
+static void fill_queues(ek_packed_model *packed, int32_t layer)
 {
     pack_job *job = &packed->job;
+    int32_t n_experts = packed->model.params.n_experts;
+    const int32_t *expert_node =
+        packed->homes ? packed->homes->expert_node + (int64_t)layer * n_experts : NULL;
     int32_t n = 0;
     for (int32_t q = 0; q <= job->n_nodes; q++) {
         int32_t node = q < job->n_nodes ? q : -1;
         job->queue_beg[q] = n;
-        for (int32_t e = 0; e < packed->model.params.n_experts; e++)
-            if (expert_node[e] == node) packed->expert[n++] = e;
+        for (int32_t e = 0; e < n_experts; e++)
+            if ((expert_node ? expert_node[e] : -1) == node && is_wanted(packed, layer, e))
+                packed->expert[n++] = e;
     }
     job->queue_beg[job->n_nodes + 1] = n;
 }
@@ -197,19 +212,20 @@ static void job_begin(ek_packed_model *packed)
 {
     int32_t i = packed->n_packed;
     const ek_tensor *from = packed->originals[i];
-    int32_t layer = packed->expert_layer[i], n_experts = packed->model.params.n_experts;
+    int32_t layer = packed->expert_layer[i];
     pack_job *job = &packed->job;
     job->from = from;
     job->to = packed->home[i];
     job->n_panels = from->dim[1] / EK_PACK_ROWS * from->dim[2] * from->dim[3];
     job->n_nodes = 0;
-    job->queue_beg[0] = 0;
-    job->queue_beg[1] = 1;
-    packed->expert[0] = 0;
-    if (packed->homes && layer >= 0) {
-        job->n_nodes = packed->homes->n_nodes;
-        job->n_panels /= n_experts;
-        fill_queues(packed, packed->homes->expert_node + (int64_t)layer * n_experts);
+    if (layer >= 0) {
+        job->n_nodes = packed->homes ? packed->homes->n_nodes : 0;
+        job->n_panels /= packed->model.params.n_experts;
+        fill_queues(packed, layer);
+    } else {
+        job->queue_beg[0] = 0;
+        job->queue_beg[1] = 1;
+        packed->expert[0] = 0;
     }
     for (int32_t q = 0; q <= job->n_nodes; q++)
         ek_sys_ticket_reset(&job->ticket[q]);
@@ -232,7 +248,14 @@ static void job_end(ek_packed_model *packed)
     packed->tensors[i].packed = true;
     packed->progress.packed_bytes += (int64_t)from->bytes;
     packed->has_job = false;
-    ek_sys_mem_forget(from->data, from->bytes);
+    if (packed->expert_layer[i] < 0) {
+        ek_sys_mem_forget(from->data, from->bytes);
+        return;
+    }
+    size_t bytes = from->bytes / (size_t)packed->model.params.n_experts;
+    for (int32_t e = 0; e < packed->model.params.n_experts; e++)
+        if (is_wanted(packed, packed->expert_layer[i], e))
+            ek_sys_mem_forget((const uint8_t *)from->data + (size_t)e * bytes, bytes);
 }
 
 bool ek_expert_pack_some(ek_packed_model *packed, ek_sys_pool *pool, int64_t budget_us)

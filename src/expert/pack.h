@@ -12,6 +12,9 @@
 #ifndef EK_EXPERT_PACK_H
 #define EK_EXPERT_PACK_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "base/err.h"
 #include "kernels/kernels.h"
 #include "model/desc.h"
@@ -19,14 +22,24 @@
 
 typedef struct ek_packed_model ek_packed_model;
 
+/** A part of a model: what one of several processes computes with. */
+typedef struct ek_model_part {
+    bool dense; /* all but the routed experts */
+    /* (n_layers, ceil(n_experts / 64)) bit e % 64 of word e / 64; NULL: no experts. Borrowed. */
+    const uint64_t *experts;
+} ek_model_part;
+
 /**
  * Describe the packed model and reserve its memory, without touching it. Until a matrix is packed
  * its tensor is the file's.
  * @param model its tensors lie in a file's map; borrowed until destroy
+ * @param part  what is going to be computed with, borrowed until all is packed; what is not in it
+ *              must not be touched in the packed model. NULL: all of it
  * @return EK_OK; EK_ENOMEM
  */
-EK_MUST ek_status ek_expert_pack_create(const ek_model *model, const ek_kernels *kernels,
-                                        ek_packed_model **out_packed, ek_err *err);
+EK_MUST ek_status ek_expert_pack_create(const ek_model *model, const ek_model_part *part,
+                                        const ek_kernels *kernels, ek_packed_model **out_packed,
+                                        ek_err *err);
 
 #define EK_EXPERT_HOMES_MAX 64
 

@@ -23,6 +23,7 @@
     X(queue_full, 429, "rate_limit_error", "queue_full", 1)                             \
     X(model_loading, 503, "server_error", "model_loading", 5)                           \
     X(draining, 503, "server_error", "draining", 5)                                     \
+    X(no_backend, 503, "server_error", "no_available_backend", 2)                       \
     X(queue_timeout, 503, "server_error", "queue_timeout", 2)                           \
     X(request_timeout, 504, "server_error", "request_timeout", 0)
 

@@ -112,6 +112,10 @@ static bool finish_fault(ek_finish finish, ek_fault *fault)
         ek_http_fault_set(fault, &ek_gateway_fault_request_timeout, NULL,
                           "the request took longer than this server allows");
         return true;
+    case EK_FINISH_UNAVAILABLE:
+        ek_http_fault_set(fault, &ek_gateway_fault_no_backend, NULL,
+                          "no worker that is there has an expert that this request needs");
+        return true;
     case EK_FINISH_ERROR: break;
     }
     ek_http_fault_set(fault, &ek_http_fault_internal, NULL, "the engine failed on this request");

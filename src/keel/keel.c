@@ -26,6 +26,13 @@ void ek_keel_layer_set(ek_keel *keel, int32_t layer, const int32_t *slot_expert)
     count_replicas(keel, layer);
 }
 
+void ek_keel_adopt(ek_keel *keel, int32_t layer, const int32_t *slot_expert)
+{
+    ek_assert(!keel->controller);
+    ek_keel_layer_set(keel, layer, slot_expert);
+    keel->has_view = false; /* experts' loads are those of other devices now */
+}
+
 /* ---- within a step ---- */
 
 /** An expert is as busy as the least busy device that has it. */

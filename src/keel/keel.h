@@ -122,6 +122,13 @@ typedef struct ek_keel_news {
  */
 void ek_keel_tick(ek_keel *keel, int64_t now_us, bool view_is_used, ek_keel_news *out_news);
 
+/**
+ * A layer's experts lie elsewhere now, and no tick moved them: devices have come or gone.
+ * Not with rebalancing, which has its own idea of where they lie.
+ * @param slot_expert (n_slots) copied; every expert is in it, EK_PLACE_EMPTY where there is none
+ */
+void ek_keel_adopt(ek_keel *keel, int32_t layer, const int32_t *slot_expert);
+
 /** When the next tick has something to do. */
 int64_t ek_keel_due_us(const ek_keel *keel);
 

@@ -263,7 +263,7 @@ static void a_failed_step_fails_those_in_it_and_nobody_else(void **state)
         ek_sys_sleep_us(100);
     toy.fail_steps = 1;
     answer *a = answer_wait(engine, in_it);
-    assert_int_equal(a->finish, EK_FINISH_ERROR);
+    assert_int_equal(a->finish, EK_FINISH_UNAVAILABLE);
     answer *b = answer_get(engine, &params);
     assert_int_equal(b->finish, EK_FINISH_LENGTH);
     assert_int_equal(b->n_tokens, 50);

@@ -118,7 +118,7 @@ static int check_model(const char *name, ek_kernels_choice choice, int32_t n_thr
     if (ek_expert_model_open(path.text, NULL, &file, &err) != EK_OK) fail_msg("%s", err.text);
     assert_int_equal(ek_kernels_select(choice, ek_sys_cpu_flags(), &kernels), EK_OK);
     assert_int_equal(ek_sys_pool_create(n_threads, false, &pool), EK_OK);
-    assert_int_equal(ek_expert_pack_create(file->model, &kernels, &packed, &err), EK_OK);
+    assert_int_equal(ek_expert_pack_create(file->model, NULL, &kernels, &packed, &err), EK_OK);
     /* Experts in turn on node 0, on node 1, and anywhere. */
     int32_t thread_node[16], expert_node[1024];
     for (int32_t t = 0; t < n_threads; t++)
@@ -182,11 +182,75 @@ static void leaves_alone_what_kernels_read_plain(void **state EK_UNUSED)
     ek_expert_pack_destroy(NULL);
 }
 
+/* A worker's part: two experts of the last layer. The front's: all but experts. */
+static void packs_a_part(void **state EK_UNUSED)
+{
+    ek_fixture_path path;
+    ek_model_file *file = NULL;
+    ek_packed_model *packed = NULL;
+    ek_kernels kernels;
+    ek_sys_pool *pool = NULL;
+    ek_err err;
+    ek_fixture_build("tests/support/tiny-qwen2moe-q8_0.gguf", &path);
+    if (ek_expert_model_open(path.text, NULL, &file, &err) != EK_OK) fail_msg("%s", err.text);
+    assert_int_equal(ek_kernels_select(EK_KERNELS_AUTO, ek_sys_cpu_flags(), &kernels), EK_OK);
+    if (!kernels.act_int8[EK_TYPE_Q8_0]) {
+        print_message("this machine has no kernels that read packed matrices\n");
+        skip();
+    }
+    assert_int_equal(ek_sys_pool_create(2, false, &pool), EK_OK);
+    int32_t n_layers = file->model->params.n_layers, n_experts = file->model->params.n_experts;
+    assert_in_range(n_experts, 3, 64);
+    uint64_t bits[16] = {0};
+    assert_in_range(n_layers, 1, EK_COUNT_OF(bits));
+    bits[n_layers - 1] = UINT64_C(1) << (n_experts - 1) | 2;
+    const ek_model_part worker = {.experts = bits}, front = {.dense = true};
+
+    assert_int_equal(ek_expert_pack_create(file->model, &worker, &kernels, &packed, &err), EK_OK);
+    ek_expert_pack_run(packed, pool);
+    const ek_model_layer *plain = &file->model->layers[n_layers - 1];
+    const ek_model_layer *own = &ek_expert_pack_model(packed)->layers[n_layers - 1];
+    assert_ptr_equal(own->attn_q, plain->attn_q);
+    assert_ptr_equal(ek_expert_pack_model(packed)->output, file->model->output);
+    const ek_tensor *tensors[][2] = {{plain->expert_gate, own->expert_gate},
+                                     {plain->expert_up, own->expert_up},
+                                     {plain->expert_down, own->expert_down}};
+    for (size_t i = 0; i < EK_COUNT_OF(tensors); i++) {
+        const ek_tensor *from = tensors[i][0], *to = tensors[i][1];
+        assert_true(to->packed);
+        size_t bytes = from->bytes / (size_t)n_experts;
+        for (int32_t e = 0; e < n_experts; e++) {
+            bool wanted = bits[n_layers - 1] >> e & 1;
+            const uint8_t *mat = (const uint8_t *)to->data + (size_t)e * bytes;
+            bool is_empty = true;
+            for (size_t b = 0; b < bytes && is_empty; b++)
+                is_empty = mat[b] == 0;
+            assert_int_equal(is_empty, !wanted); /* its memory was never touched */
+            if (!wanted) continue;
+            float *y = multiply(&kernels, from, e), *z = multiply(&kernels, to, e);
+            assert_memory_equal(y, z, (size_t)(N_TOKENS * from->dim[1]) * sizeof *y);
+            ek_sys_free(y);
+            ek_sys_free(z);
+        }
+    }
+    ek_expert_pack_destroy(packed);
+
+    assert_int_equal(ek_expert_pack_create(file->model, &front, &kernels, &packed, &err), EK_OK);
+    ek_expert_pack_run(packed, pool);
+    own = &ek_expert_pack_model(packed)->layers[n_layers - 1];
+    assert_ptr_equal(own->expert_gate, plain->expert_gate);
+    assert_true(own->attn_q->packed);
+    ek_expert_pack_destroy(packed);
+    ek_sys_pool_destroy(pool);
+    ek_expert_model_close(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packs_without_changing_a_result),
         cmocka_unit_test(leaves_alone_what_kernels_read_plain),
+        cmocka_unit_test(packs_a_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

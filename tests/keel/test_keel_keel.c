@@ -30,6 +30,10 @@ typedef struct fixture {
     void *memory;
 } fixture;
 
+typedef struct memory_of_step {
+    EK_ALIGNED(64) uint8_t bytes[65536];
+} memory_of_step;
+
 static const size_t memory_bytes = (size_t)16 << 20;
 
 static fixture *start(int32_t n_devices, int32_t n_slots)
@@ -316,6 +320,41 @@ static void test_shares_follow_a_move(void **state)
     end(f);
 }
 
+/** Device 1 goes: what it had lies on device 0, and shares and loads follow. */
+static void test_devices_come_and_go(void **state)
+{
+    (void)state;
+    fixture *f = start(2, 16);
+    f->params.rebalance = false;
+    open(f);
+    int32_t slots[16], beg[N_EXPERTS + 1];
+    memory_of_step memory;
+    for (int32_t e = 0; e <= N_EXPERTS; e++)
+        beg[e] = 10 * e;
+    for (int32_t s = 0; s < 16; s++)
+        slots[s] = s < N_EXPERTS ? s : -1;
+    ek_keel_adopt(f->keel, 1, slots);
+    for (int32_t l = 0; l < 2; l++) {
+        ek_keel_shares shares;
+        ek_arena step = ek_arena_over(&memory, ek_keel_share_bytes(f->keel));
+        assert_int_equal(ek_keel_share(f->keel, l, beg, &step, &shares), EK_OK);
+        int32_t rows = 0;
+        for (int32_t s = shares.device_beg[1]; s < shares.device_beg[2]; s++)
+            rows += shares.share_row[2 * s + 1] - shares.share_row[2 * s];
+        assert_int_equal(rows, l == 1 ? 0 : 40); /* the other layer is shared as before */
+    }
+    assert_memory_equal(ek_keel_slot_expert(f->keel, 1), slots, sizeof slots);
+    pass(f, 1, 0, 30);
+    pass(f, 1, 0, 30);
+    const ek_route_view *view = ek_keel_view(f->keel, f->now_us);
+    assert_non_null(view);
+    for (int32_t e = 0; e < N_EXPERTS; e++) {
+        assert_true(view->utilisation[N_EXPERTS + e] > 0); /* no idle replica hides it */
+        assert_int_equal(view->n_replicas[N_EXPERTS + e], 1);
+    }
+    end(f);
+}
+
 static void test_one_device_has_nothing_to_rebalance(void **state)
 {
     (void)state;
@@ -342,6 +381,7 @@ int main(void)
         cmocka_unit_test(test_the_tail_is_of_the_last_period),
         cmocka_unit_test(test_skew_is_told_and_moved_away),
         cmocka_unit_test(test_shares_follow_a_move),
+        cmocka_unit_test(test_devices_come_and_go),
         cmocka_unit_test(test_one_device_has_nothing_to_rebalance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
