@@ -23,7 +23,7 @@ ARROWS = {
     "expert": ("model", "quant", "kernels", "sys", "telemetry"),
     "engine": ("expert", "model", "quant", "kernels", "route", "place", "sched", "keel", "trace", "sys",
                "telemetry"),
-    "cluster": ("expert", "quant", "place", "trace", "sys", "telemetry"),
+    "cluster": ("expert", "model", "quant", "kernels", "sys", "telemetry"),
     "http": ("sys", "telemetry"),
     "gateway": ("http", "engine", "route", "place", "trace", "sys", "telemetry"),
     "sim": ("route", "place", "sched", "keel", "trace", "telemetry"),
@@ -60,6 +60,9 @@ HEADERS = {
     "kernels": {"immintrin.h"},
     "expert": {"stdio.h"},  # snprintf for tensor names
     "engine": {"stdio.h", "xxhash.h"},  # snprintf for metric labels
+    "cluster": {"arpa/inet.h", "fcntl.h", "netdb.h", "netinet/in.h", "netinet/tcp.h", "openssl/crypto.h",
+                "openssl/err.h", "openssl/evp.h", "openssl/pem.h", "openssl/rand.h", "openssl/ssl.h",
+                "openssl/x509v3.h", "poll.h", "stdio.h", "sys/socket.h", "sys/stat.h", "sys/uio.h", "unistd.h"},
     "http": {"*"},
     "gateway": {"jansson.h", "stdio.h", "stdlib.h"},
     "tune": {"cblas.h", "stdio.h", "stdlib.h"},  # snprintf for what went wrong, qsort

@@ -20,7 +20,7 @@ build|lib:libmicrohttpd|libmicrohttpd-dev|HTTP server
 build|lib:jansson|libjansson-dev|JSON
 build|lib:yaml-0.1|libyaml-dev|YAML configuration
 build|lib:libpcre2-8|libpcre2-dev|regular expressions of the tokenizers
-build|lib:libcrypto|libssl-dev|SHA-256 and HMAC
+build|lib:libcrypto|libssl-dev|SHA-256 and HMAC; TLS between front and workers (libssl)
 build|lib:libxxhash|libxxhash-dev|hashes of prompt prefixes
 build|lib:hwloc|libhwloc-dev|cores and NUMA nodes, for pinned threads
 build|lib:openblas|libopenblas-dev|matrix products of calibrate

@@ -294,7 +294,8 @@ static ek_forward_params params_of(ek_rig *rig)
 static void test_failed_dispatch_advances_nothing(void **state)
 {
     (void)state;
-    static const ek_dispatcher_ops ops = {faulty_dispatch, faulty_combine, faulty_step_bytes, NULL};
+    static const ek_dispatcher_ops ops = {
+        .dispatch = faulty_dispatch, .combine = faulty_combine, .step_bytes = faulty_step_bytes};
     ek_fixture_path path;
     model_path("qwen2moe-f32", &path);
     ek_rig rig;
@@ -307,7 +308,7 @@ static void test_failed_dispatch_advances_nothing(void **state)
     float *logits = calloc((size_t)n_vocab, sizeof *logits);
     ek_rig_logits(&rig, tokens, 20, 20, want);
 
-    faulty dispatcher = {{&ops}, rig.dispatcher, 0};
+    faulty dispatcher = {{.ops = &ops}, rig.dispatcher, 0};
     ek_forward_params params = params_of(&rig);
     ek_forward *forward;
     params.dispatcher = &dispatcher.base;

@@ -1,0 +1,110 @@
+/*
+ * A front's side of the cluster: it keeps in touch with its workers, and is a dispatcher
+ * (expert/dispatch.h) made of them.
+ *
+ * Threads: one for each worker (cluster/member.h), which joins it, exchanges heartbeats with it and
+ * joins it anew when it went; and the engine's, which alone moves data while a layer runs
+ * (cluster/dispatch.h). Workers are the devices of the engine's keel, in the order in which they
+ * are configured.
+ */
+#ifndef EK_CLUSTER_FRONT_H
+#define EK_CLUSTER_FRONT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "cluster/params.h"
+#include "expert/dispatch.h"
+#include "model/desc.h"
+#include "telemetry/metrics.h"
+
+#define EK_CLUSTER_ADDRESS_MAX 128
+#define EK_CLUSTER_WHY_MAX     256
+
+typedef struct ek_front ek_front;
+
+/**
+ * Start to join the workers that params name.
+ * @param params     copied; its strings are borrowed until destroy
+ * @param model      what is served; borrowed until destroy
+ * @param tokens_max most tokens of one dispatch
+ * @param metrics    borrowed until destroy; NULL: counted, but seen by nobody
+ * @return EK_OK; EK_EINVAL the list of workers; EK_ECONFIG certificates; EK_ENOMEM; EK_EINTERNAL
+ */
+EK_MUST ek_status ek_cluster_front_create(const ek_cluster_params *params, const ek_model *model,
+                                          int32_t tokens_max, ek_metrics *metrics,
+                                          ek_front **out_front, ek_err *err);
+
+/**
+ * Can serving begin?
+ * @param all wait for every worker, else only until each expert has one
+ * @return EK_OK; EK_AGAIN not yet, and err says whom or what it waits for
+ */
+EK_MUST ek_status ek_cluster_front_ready(ek_front *front, bool all, ek_err *err);
+
+int32_t ek_cluster_front_n_workers(const ek_front *front);
+
+/** Slots of each layer that hold what every worker has now, the same number for each worker. */
+int32_t ek_cluster_front_n_slots(ek_front *front);
+/** What lies in them: (n_layers, n_slots), -1 for nothing. Once ready. */
+void ek_cluster_front_slots(ek_front *front, int32_t n_slots, int32_t *out_slot_expert);
+
+/** For ek_engine_params; borrowed until destroy. */
+const ek_expert_source *ek_cluster_front_source(ek_front *front);
+
+/* ---- looking at it, and changing it; any thread ---- */
+
+typedef enum ek_worker_state {
+    EK_WORKER_ABSENT, /* not joined; `why` says what stands against it */
+    EK_WORKER_SERVING,
+    EK_WORKER_DRAINING, /* gets what nobody else can do */
+    EK_WORKER_LATE,     /* has not answered in time; gets nothing until it has */
+} ek_worker_state;
+
+typedef struct ek_worker_report {
+    char address[EK_CLUSTER_ADDRESS_MAX];
+    char why[EK_CLUSTER_WHY_MAX]; /* why it is not serving; else empty */
+    char fabric[8];               /* of its data link */
+    ek_worker_state state;
+    bool drained; /* by ek_cluster_front_drain */
+    uint32_t epoch;
+    int32_t n_threads;
+    int64_t n_experts; /* of all layers */
+    int64_t weight_bytes;
+    int64_t heard_ago_us;  /* -1: never */
+    int64_t round_trip_us; /* of heartbeats; -1: not known */
+    int64_t busy_us;       /* since it started, as it says */
+    int32_t queue;
+    uint64_t n_dispatches;
+    uint64_t bytes_sent, bytes_received;
+    uint64_t n_joined; /* times */
+} ek_worker_report;
+
+/** What has happened to rows, since start. */
+typedef struct ek_front_counts {
+    uint64_t redone_rows;   /* computed by another worker than the one that had them first */
+    uint64_t degraded_rows; /* left out: nobody had their expert */
+    uint64_t failed_layers;
+    uint64_t stale_answers; /* that came when rows were somebody else's */
+    uint64_t late_answers;  /* dispatches that were not answered in time */
+} ek_front_counts;
+
+void ek_cluster_front_report(ek_front *front, int32_t worker, ek_worker_report *out_report);
+void ek_cluster_front_counts(ek_front *front, ek_front_counts *out_counts);
+
+const char *ek_cluster_worker_state_name(ek_worker_state state);
+
+/**
+ * Send a worker no more than what nobody else can do, or as much as others again.
+ * @param address as configured
+ * @return EK_OK; EK_ENOTFOUND no such worker, err lists them
+ */
+EK_MUST ek_status ek_cluster_front_drain(ek_front *front, const char *address, bool drain,
+                                         ek_err *err);
+
+/** After the engine. Accepts NULL. */
+void ek_cluster_front_destroy(ek_front *front);
+
+#endif

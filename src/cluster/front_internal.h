@@ -1,0 +1,29 @@
+/*
+ * A front's own state, for the files that implement front.h.
+ */
+#ifndef EK_CLUSTER_FRONT_INTERNAL_H
+#define EK_CLUSTER_FRONT_INTERNAL_H
+
+#include "cluster/member.h"
+#include "cluster/wire.h"
+#include "sys/mem.h"
+
+struct ek_front {
+    ek_cluster_params params;
+    uint8_t identity[EK_IDENTITY_BYTES];
+    ek_wire_shape shape;
+    ek_fabric *tls; /* owned, like all below */
+    ek_fabric *tcp;
+    ek_member *members; /* (n_members) */
+    int32_t n_members;
+    ek_expert_source source;
+    _Atomic bool stopping;
+    ek_sys_mutex lock; /* texts and sets of members */
+
+    /* Counted by the engine's thread; up and losses of members by theirs. */
+    ek_sys_region metrics_region; /* where nobody else has a registry */
+    ek_counter *redone, *degraded, *failed, *stale, *late;
+    ek_hist *answer_time;
+};
+
+#endif

@@ -1,0 +1,58 @@
+/*
+ * What a configuration may say about experts on other machines. Defaults and ranges stand in
+ * config/schema.
+ */
+#ifndef EK_CLUSTER_PARAMS_H
+#define EK_CLUSTER_PARAMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define EK_CLUSTER_WORKERS_MAX 64 /* of one front: as many as there can be devices */
+#define EK_CLUSTER_FRONTS_MAX  16 /* of one worker */
+
+typedef enum ek_cluster_fabric_choice {
+    EK_CLUSTER_FABRIC_AUTO, /* bare within a machine, encrypted between machines */
+    EK_CLUSTER_FABRIC_TLS,
+    EK_CLUSTER_FABRIC_TCP, /* bare: for an isolated segment */
+} ek_cluster_fabric_choice;
+
+typedef enum ek_cluster_wire { EK_CLUSTER_WIRE_F32, EK_CLUSTER_WIRE_BF16 } ek_cluster_wire;
+
+typedef enum ek_cluster_combine {
+    EK_CLUSTER_COMBINE_EXACT,  /* rows come back, and are summed as one process would */
+    EK_CLUSTER_COMBINE_SUMMED, /* workers sum their rows of each token: fewer bytes */
+} ek_cluster_combine;
+
+/** What becomes of tokens whose expert nobody has any more. */
+typedef enum ek_cluster_loss {
+    EK_CLUSTER_LOSS_FAIL,    /* the requests of the step fail */
+    EK_CLUSTER_LOSS_DEGRADE, /* the expert's part is left out, counted, and the others grow */
+} ek_cluster_loss;
+
+/** A front's. */
+typedef struct ek_cluster_params {
+    const char *workers; /* "host:port,host:port"; NULL: experts are in this process */
+    const char *certs;   /* directory of its certificate; NULL: not set */
+    ek_cluster_fabric_choice fabric;
+    ek_cluster_wire wire;
+    ek_cluster_combine combine;
+    ek_cluster_loss on_loss;
+    int64_t join_timeout_us;  /* how long start-up waits for workers */
+    int64_t hedge_us;         /* rows that are not back by then are given to somebody else, too */
+    int64_t layer_timeout_us; /* and given up by then */
+} ek_cluster_params;
+
+typedef struct ek_worker_params {
+    const char *listen;
+    const char *certs;
+    const char *experts;             /* cluster/expert_set.h; NULL: as the placement says, or all */
+    const char *placement;           /* file of `evenkeel place`; NULL: none */
+    const char *device;              /* "1/4": second of four devices of the placement */
+    ek_cluster_fabric_choice fabric; /* auto: bare links where `listen` is of this machine only */
+    int32_t fronts_max;              /* 1..EK_CLUSTER_FRONTS_MAX */
+    int32_t tokens_max;              /* of one dispatch; a front that wants more is refused */
+    int64_t drain_timeout_us;
+} ek_worker_params;
+
+#endif

@@ -1,0 +1,100 @@
+/*
+ * A worker's weights: the experts that it has, opened, packed and read into memory, and the threads
+ * that compute with them. Whoever computes holds the one lock here; there is one dispatch at a
+ * time, in the order in which they came.
+ */
+#ifndef EK_CLUSTER_RESIDENT_H
+#define EK_CLUSTER_RESIDENT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/attr.h"
+#include "base/err.h"
+#include "cluster/expert_set.h"
+#include "cluster/wire.h"
+#include "expert/dispatch.h"
+#include "expert/model_file.h"
+#include "expert/pack.h"
+#include "kernels/kernels.h"
+#include "sys/mem.h"
+#include "sys/pool.h"
+#include "sys/thread.h"
+#include "telemetry/experts.h"
+
+/** What experts are loaded from and computed with. */
+typedef struct ek_resident_setup {
+    ek_model_file *file; /* borrowed until close */
+    ek_expert_set set;   /* its bits are borrowed until close */
+    ek_kernels_choice kernels;
+    int32_t n_threads;
+    bool pin_threads;
+    bool pack_weights;
+} ek_resident_setup;
+
+typedef struct ek_resident {
+    ek_resident_setup setup;
+    const ek_model *model; /* borrowed from packed or the file */
+    ek_kernels kernels;
+    ek_packed_model *packed; /* owned, like all below; NULL: computed from the map */
+    ek_sys_pool *pool;
+    ek_expert_stats *stats;
+    ek_dispatcher *dispatcher; /* local, one device */
+    ek_sys_region region;      /* of stats */
+    bool x_int8;               /* some gate or up matrix reads int8 */
+    int64_t expert_bytes;
+    int64_t load_us;
+
+    ek_sys_mutex lock; /* whoever computes */
+    ek_sys_cond turn;
+    uint64_t next_ticket, serving; /* under lock: dispatches go in the order of their tickets */
+    _Atomic uint32_t n_waiting;
+    _Atomic uint64_t busy_us;
+} ek_resident;
+
+/**
+ * Load. Takes as long as reading the experts takes.
+ * @return EK_OK; EK_ENOMEM; EK_EUNSUPPORTED the kernels do not run here
+ */
+EK_MUST ek_status ek_cluster_resident_open(const ek_resident_setup *setup,
+                                           ek_resident *out_resident, ek_err *err);
+/** Accepts a zeroed or half-opened one. */
+void ek_cluster_resident_close(ek_resident *resident);
+
+/** One front's buffers, for dispatches of its shape. One thread's. */
+typedef struct ek_resident_desk {
+    ek_wire_shape shape;
+    uint8_t *body; /* (dispatch_bytes_max) a received dispatch */
+    size_t body_bytes;
+    uint8_t *out;       /* (combine_bytes_max) an answer that is not sent from where it lies */
+    uint32_t *share_us; /* (n_experts) */
+    int32_t *lists;     /* expert_beg, share_row, row_of */
+    float *weight;      /* (tokens_max, top_k) */
+    void *act;          /* (act_bytes) */
+    size_t act_bytes;
+    void *step; /* (step_bytes) of the dispatcher */
+    size_t step_bytes;
+    ek_sys_region region; /* owned */
+} ek_resident_desk;
+
+/** @return EK_OK; EK_ENOMEM */
+EK_MUST ek_status ek_cluster_resident_desk_open(const ek_resident *resident,
+                                                const ek_wire_shape *shape,
+                                                ek_resident_desk *out_desk);
+/** Accepts a zeroed one. */
+void ek_cluster_resident_desk_close(ek_resident_desk *desk);
+
+/**
+ * Compute the dispatch that lies in desk->body; any thread, waits for its turn.
+ * @param out_header of the answer, but for epoch and load report
+ * @param out_parts  the answer's body, in the desk's memory until its next dispatch
+ * @return EK_OK; EK_EFORMAT the dispatch is not well-formed, or for experts that are not here;
+ *         EK_ENOMEM
+ */
+EK_MUST ek_status ek_cluster_resident_compute(ek_resident *resident, ek_resident_desk *desk,
+                                              const ek_wire_header *header,
+                                              ek_wire_header *out_header, ek_span out_parts[2],
+                                              ek_err *err);
+
+#endif
