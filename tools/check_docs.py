@@ -5,8 +5,8 @@
     tools/check_docs.py --self-test
 
 - Fenced blocks marked `sh run` are run, in order, in one shell per file, with the bundled model served at the default
-  address (another port stands in for it, as another folder may stand in for build/); one that is followed by a block
-  marked `text output` has to print that.
+  address (another port stands in for it and for each other one, as another folder may stand in for build/ and does for
+  /tmp/); one that is followed by a block marked `text output` has to print that. What they leave running is ended.
   In the expected text `...` stands for anything, within a line or as a line of its own for any number of lines.
 - Links to files lead somewhere, and their #anchors are headings there.
 - docs/CONFIG.md is what `evenkeel config reference` prints.
@@ -18,6 +18,8 @@
 import os
 import pathlib
 import re
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -62,10 +64,37 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 DEFAULT_PROGRAM = "build/evenkeel"
 
 
+def run_shell(script, env):
+    """(output, errors) of a shell script; what it started and left behind ends with it."""
+    process = subprocess.Popen(["bash", "-c", script], cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        return process.communicate(timeout=SECONDS_PER_FILE)
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it left nothing
+        process.wait()
+
+
+def free_ports(text):
+    """(written, free) for each port of this machine that a document's text names."""
+    ports = sorted(set(re.findall(r"(?<=\b127\.0\.0\.1:)[1-9]\d{3,4}\b", text)))
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in ports]  # all at once, so that they differ
+    found = [(f"127.0.0.1:{port}", "127.0.0.1:%d" % s.getsockname()[1]) for port, s in zip(ports, sockets)]
+    for s in sockets:
+        s.close()
+    return found
+
+
 def run_blocks(path, text, env, stand_ins=()):
     """Run a document's marked blocks in one shell, so that later ones build on earlier ones."""
     for written, meant in stand_ins:
         text = text.replace(written, meant)
+    for written, meant in free_ports(text):
+        if not any(meant_before.endswith(written) for _, meant_before in stand_ins):
+            text = text.replace(written, meant)
     problems = []
     marked = list(blocks(text))
     steps = []
@@ -79,13 +108,13 @@ def run_blocks(path, text, env, stand_ins=()):
     mark = "=-=-=-= block"
     script = "set -e\n" + "".join(f"{content}\necho; echo '{mark} {line}'\n" for content, line, _ in steps)
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(["bash", "-c", script], cwd=ROOT, env={**env, "TMPDIR": folder}, stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=SECONDS_PER_FILE, check=False)
-    rest = done.stdout
+        output, errors = run_shell(script.replace("/tmp/", f"{folder}/"), {**env, "TMPDIR": folder})
+    output = output.replace(f"{folder}/", "/tmp/")
+    rest = output
     for content, line, expected in steps:
         found, reached, rest = rest.partition(f"\n{mark} {line}\n")
         if not reached:
-            problems.append(f"{path}:{line}: failed: {content.strip()}\n{done.stdout[-500:]}{done.stderr[-1500:]}")
+            problems.append(f"{path}:{line}: failed: {content.strip()}\n{output[-500:]}{errors[-1500:]}")
             break
         if expected is not None and not output_matches(expected, found):
             problems.append(f"{path}:{line}: prints\n{found}\ninstead of\n{expected}")

@@ -31,6 +31,7 @@ typedef struct ek_cli_command {
 extern const ek_cli_command ek_cli_calibrate;
 extern const ek_cli_command ek_cli_chat;
 extern const ek_cli_command ek_cli_check;
+extern const ek_cli_command ek_cli_cluster;
 extern const ek_cli_command ek_cli_completion;
 extern const ek_cli_command ek_cli_config;
 extern const ek_cli_command ek_cli_experts;
@@ -42,6 +43,7 @@ extern const ek_cli_command ek_cli_serve;
 extern const ek_cli_command ek_cli_status;
 extern const ek_cli_command ek_cli_tokenize;
 extern const ek_cli_command ek_cli_version;
+extern const ek_cli_command ek_cli_worker;
 
 /** The i-th command in the order of the help text; NULL behind the last. */
 const ek_cli_command *ek_cli_command_at(size_t idx);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "cli/args.h"
+#include "cli/cluster_front.h"
 #include "cli/exit.h"
 #include "cli/placement.h"
 #include "cli/reload.h"
@@ -47,6 +48,10 @@ static const ek_cli_option options[] = {
     {EK_CLI_OPTION_SETTING, "running-max", "N", "requests that decode together",
      "engine.running_max"},
     {EK_CLI_OPTION_SETTING, "queue-max", "N", "requests that wait for a place", "engine.queue_max"},
+    {EK_CLI_OPTION_SETTING, "workers", "ADDR,...", "workers that have the experts, host:port each",
+     "cluster.workers"},
+    {EK_CLI_OPTION_SETTING, "certs", "DIR", "this front's certificate, where there are workers",
+     "cluster.certs"},
     {EK_CLI_OPTION_SETTING, "log-level", "LEVEL", "error, warn, info or debug", "log.level"},
     {OPTION_CHECK, "check", NULL, "check configuration and model, start nothing", NULL},
 };
@@ -60,6 +65,7 @@ typedef struct server {
     ek_gauge *reload_success; /* of the last attempt; 1 before any */
     ek_gateway *gateway;
     ek_engine *engine;
+    ek_cli_front front;
     char model_id[256];
     int hurry_signal; /* the second signal that ended a drain; 0: none came */
 } server;
@@ -83,7 +89,9 @@ static void name_model(const ek_config *config, char *out_id, size_t bytes)
 /* What the configuration asks of a model and the model cannot give is a mistake of the former. */
 static int no_model(const ek_err *err)
 {
-    if (err->status == EK_EINVAL) return ek_cli_fail(EK_EXIT_CONFIG, "%s", err->text);
+    if (err->status == EK_EINVAL || err->status == EK_ECONFIG)
+        return ek_cli_fail(EK_EXIT_CONFIG, "%s", err->text);
+    if (err->status == EK_ETIMEOUT) return ek_cli_fail(EK_EXIT_UNAVAILABLE, "%s", err->text);
     return ek_cli_fail_err(err);
 }
 
@@ -194,14 +202,19 @@ static int drain(server *s, int signal_number)
     return s->hurry_signal != 0 || status != EK_OK ? EK_EXIT_TERMINATED : EK_EXIT_OK;
 }
 
-/* Engine params with everything that lies in files besides the model's. */
+/* Engine params with everything that is known elsewhere: in a placement's file, or by workers. */
 static ek_status read_placement(server *s, ek_engine_params *params, ek_err *err)
 {
-    const char *path = s->loaded.config.placement_path;
-    if (!path) return EK_OK;
+    const ek_config *config = &s->loaded.config;
+    const char *path = config->placement_path;
+    if (!path && !config->cluster.workers) return EK_OK;
     ek_status status = ek_sys_region_open(PLACEMENT_BYTES, 0, &s->placement_region);
-    if (status != EK_OK) return ek_err_set(err, status, "%s: no memory for it", path);
+    if (status != EK_OK) return ek_err_set(err, status, "no memory for a placement");
     ek_arena perm = ek_sys_region_arena(&s->placement_region);
+    if (config->cluster.workers) {
+        ek_sys_notify("STATUS=waiting for workers");
+        return ek_cli_front_open(config, s->metrics, hurry, s, &perm, &s->front, params, err);
+    }
     return ek_cli_placement_load(path, &perm, params, err);
 }
 
@@ -222,9 +235,12 @@ static int serve_model(server *s)
     if (status >= 0)
         status = ek_engine_create(&engine_params, config->model_path, config->chat_format,
                                   s->metrics, &s->engine, &err);
-    if (status < 0) {
+    if (status == EK_ECANCELED) {
+        code = s->hurry_signal == SIGINT ? EK_EXIT_INTERRUPTED : EK_EXIT_TERMINATED;
+    } else if (status < 0) {
         code = no_model(&err);
     } else {
+        if (s->front.front) ek_gateway_attach_cluster(s->gateway, &s->front.gateway);
         ek_gateway_attach(s->gateway, s->engine);
         announce(s);
         ek_sys_notify("READY=1\nSTATUS=serving");
@@ -232,6 +248,7 @@ static int serve_model(server *s)
     }
     ek_gateway_destroy(s->gateway);
     ek_engine_destroy(s->engine);
+    ek_cli_front_close(&s->front);
     return code;
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "cluster/params.h"
 #include "engine/params.h"
 #include "gateway/params.h"
 #include "sys/log.h"
@@ -28,6 +29,8 @@ typedef struct ek_config {
     ek_log_level log_level;
     ek_engine_params engine;
     ek_gateway_params gateway;
+    ek_cluster_params cluster;
+    ek_worker_params worker;
 } ek_config;
 
 /** All defaults. */

@@ -18,6 +18,11 @@ static_assert(sizeof(size_t) == sizeof(int64_t), "sizes are written as 64-bit nu
 static_assert(sizeof(ek_log_level) == sizeof(int32_t), "choices are written as int32_t");
 static_assert(sizeof(ek_kernels_choice) == sizeof(int32_t), "choices are written as int32_t");
 static_assert(sizeof(ek_route_policy) == sizeof(int32_t), "choices are written as int32_t");
+static_assert(sizeof(ek_cluster_fabric_choice) == sizeof(int32_t) &&
+                  sizeof(ek_cluster_wire) == sizeof(int32_t) &&
+                  sizeof(ek_cluster_combine) == sizeof(int32_t) &&
+                  sizeof(ek_cluster_loss) == sizeof(int32_t),
+              "choices are written as int32_t");
 
 /*
  * Rows of the routing numbers, whose defaults, ranges and texts stand in route/params.h. They end
@@ -53,6 +58,12 @@ const ek_config_section ek_config_sections[] = {
      "How experts are shared out over devices, and kept even. docs/ROUTING.md tells when "
      "that pays."},
     {"gateway", "The HTTP side: addresses, limits and time limits."},
+    {"cluster",
+     "Experts on other machines, as `evenkeel serve` sees them. docs/CLUSTER.md tells how to "
+     "set a cluster up."},
+    {"worker",
+     "A process that has experts for others: `evenkeel worker`. It reads `model.path`, `log` and "
+     "the `engine` keys `threads`, `pin_threads`, `kernels` and `pack_weights`, too."},
 };
 const int32_t ek_config_n_sections = EK_COUNT_OF(ek_config_sections);
 
@@ -71,6 +82,17 @@ static const ek_config_choice policies[] = {
     {"static", EK_ROUTE_POLICY_STATIC},     {"least-load", EK_ROUTE_POLICY_LEAST_LOAD},
     {"discount", EK_ROUTE_POLICY_DISCOUNT}, {"breaker", EK_ROUTE_POLICY_BREAKER},
     {"adaptive", EK_ROUTE_POLICY_ADAPTIVE}, {NULL, 0}};
+
+static const ek_config_choice fabrics[] = {{"auto", EK_CLUSTER_FABRIC_AUTO},
+                                           {"tls", EK_CLUSTER_FABRIC_TLS},
+                                           {"tcp", EK_CLUSTER_FABRIC_TCP},
+                                           {NULL, 0}};
+static const ek_config_choice wires[] = {
+    {"f32", EK_CLUSTER_WIRE_F32}, {"bf16", EK_CLUSTER_WIRE_BF16}, {NULL, 0}};
+static const ek_config_choice combines[] = {
+    {"exact", EK_CLUSTER_COMBINE_EXACT}, {"summed", EK_CLUSTER_COMBINE_SUMMED}, {NULL, 0}};
+static const ek_config_choice losses[] = {
+    {"fail", EK_CLUSTER_LOSS_FAIL}, {"degrade", EK_CLUSTER_LOSS_DEGRADE}, {NULL, 0}};
 
 const ek_config_key ek_config_keys[] = {
     {"model", "path", EK_CONFIG_TEXT, AT(const char *, model_path),
@@ -222,6 +244,70 @@ const ek_config_key ek_config_keys[] = {
      .help = "Unknown fields of a request are errors instead of being ignored."},
     {"gateway", "web_page", EK_CONFIG_BOOL, AT(bool, gateway.web_page), "true",
      .help = "Serve the chat page at `/`."},
+
+    {"cluster", "workers", EK_CONFIG_TEXT, AT(const char *, cluster.workers),
+     .unset = "all experts are computed in this process", .is_list = true,
+     .help = "Workers that have the experts, `[host:port, ...]`; each is a device of `experts`. "
+             "Their order is that of devices."},
+    {"cluster", "certs", EK_CONFIG_TEXT, AT(const char *, cluster.certs),
+     .unset = "needed where there are workers",
+     .help = "Directory that `evenkeel cluster init` made for this front."},
+    {"cluster", "fabric", EK_CONFIG_CHOICE, AT(ek_cluster_fabric_choice, cluster.fabric), "auto",
+     .choices = fabrics,
+     .help =
+         "How activations travel: encrypted (`tls`), or bare (`tcp`) over a segment that nobody "
+         "else can reach. `auto` is bare within a machine and encrypted between machines. What "
+         "workers are told and asked is always encrypted."},
+    {"cluster", "wire", EK_CONFIG_CHOICE, AT(ek_cluster_wire, cluster.wire), "f32",
+     .choices = wires,
+     .help = "Numbers that activations travel as: `bf16` is half the bytes, and rounds."},
+    {"cluster", "combine", EK_CONFIG_CHOICE, AT(ek_cluster_combine, cluster.combine), "exact",
+     .choices = combines,
+     .help = "What comes back: each expert's output (`exact`: the answer does not depend on the "
+             "workers, bit for bit), or each worker's sum per token (`summed`: fewer bytes where a "
+             "worker has several of a token's experts)."},
+    {"cluster", "on_loss", EK_CONFIG_CHOICE, AT(ek_cluster_loss, cluster.on_loss), "fail",
+     .choices = losses,
+     .help = "When no worker has an expert any more: its requests get 503 (`fail`), or its part is "
+             "left out and counted (`degrade`)."},
+    {"cluster", "join_timeout", EK_CONFIG_DURATION, AT(int64_t, cluster.join_timeout_us), "60s",
+     100 * MS, 24 * HOURS,
+     .help = "At start: how long to wait for workers that are not there yet."},
+    {"cluster", "hedge_after", EK_CONFIG_DURATION, AT(int64_t, cluster.hedge_us), "500ms", 10 * MS,
+     1 * HOURS,
+     .help = "Rows that a worker has not answered by then are given to another one that has their "
+             "experts."},
+    {"cluster", "layer_timeout", EK_CONFIG_DURATION, AT(int64_t, cluster.layer_timeout_us), "10s",
+     100 * MS, 1 * HOURS,
+     .help = "And if there is no other: by then they are lost, as `on_loss` says."},
+
+    {"worker", "listen", EK_CONFIG_TEXT, AT(const char *, worker.listen), "127.0.0.1:7070", 1,
+     .help =
+         "Address for fronts, `host:port`; only fronts with a certificate of the same "
+         "authority are let in. Nothing leaves this machine unless a host of another network is "
+         "named here."},
+    {"worker", "certs", EK_CONFIG_TEXT, AT(const char *, worker.certs), .unset = "has to be named",
+     .help = "Directory that `evenkeel cluster init` made for this worker."},
+    {"worker", "experts", EK_CONFIG_TEXT, AT(const char *, worker.experts),
+     .unset = "as `placement` says, or all",
+     .help = "Experts that it has: `LAYERS:EXPERTS`, several separated by blanks, as in "
+             "`0-11:0-31,48 12:*`; or `all`."},
+    {"worker", "placement", EK_CONFIG_TEXT, AT(const char *, worker.placement), .unset = "none",
+     .help = "File that `evenkeel place --out` wrote, instead of `experts`."},
+    {"worker", "device", EK_CONFIG_TEXT, AT(const char *, worker.device),
+     .unset = "needed with `placement`",
+     .help = "Which of the placement's devices this is: `0/4` is the first of four."},
+    {"worker", "fabric", EK_CONFIG_CHOICE, AT(ek_cluster_fabric_choice, worker.fabric), "auto",
+     .choices = fabrics,
+     .help = "Data links that it takes: encrypted ones always; bare ones with `tcp`, and with "
+             "`auto` where `listen` is of this machine only."},
+    {"worker", "fronts_max", EK_CONFIG_INT, AT(int32_t, worker.fronts_max), "8", 1,
+     EK_CLUSTER_FRONTS_MAX, .help = "Fronts that it serves at once."},
+    {"worker", "tokens_max", EK_CONFIG_INT, AT(int32_t, worker.tokens_max), "4096", 1, 65536,
+     .help = "Most tokens of one dispatch, which buffers are made for; a front whose steps are "
+             "larger is refused."},
+    {"worker", "drain_timeout", EK_CONFIG_DURATION, AT(int64_t, worker.drain_timeout_us), "10s", 0,
+     24 * HOURS, .help = "After SIGTERM: how long to go on for fronts that have nobody else."},
 };
 const int32_t ek_config_n_keys = EK_COUNT_OF(ek_config_keys);
 

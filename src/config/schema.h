@@ -8,6 +8,7 @@
 #ifndef EK_CONFIG_SCHEMA_H
 #define EK_CONFIG_SCHEMA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,6 +44,7 @@ typedef struct ek_config_key {
     const ek_config_choice *choices; /* of EK_CONFIG_CHOICE, up to the one without a name */
     const char *unset; /* what an unset text means, for the reference; NULL: cannot be unset */
     const char *help;  /* one sentence or two, for docs/CONFIG.md */
+    bool is_list;      /* a text that a file may also have as a list; its commas separate */
 } ek_config_key;
 
 typedef struct ek_config_section {
@@ -56,7 +58,7 @@ extern const int32_t ek_config_n_keys;
 extern const ek_config_section ek_config_sections[];
 extern const int32_t ek_config_n_sections;
 
-#define EK_CONFIG_KEYS_MAX     96 /* more rows need more room in the file reader's table */
+#define EK_CONFIG_KEYS_MAX     128 /* more rows need more room in the file reader's table */
 #define EK_CONFIG_SECTIONS_MAX 16
 
 /** Index of a section, or -1. */

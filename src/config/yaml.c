@@ -145,6 +145,37 @@ static ek_status see_once(reader *r, const char *section, const char *name, int3
     return at_line(r, line, EK_ECONFIG);
 }
 
+/* The texts of a list that has begun, with commas between them. */
+static ek_status read_list(reader *r, const ek_config_key *key)
+{
+    char text[EK_CONFIG_TEXT_BYTES_MAX];
+    size_t n = 0;
+    for (;;) {
+        yaml_event_t item;
+        ek_status status = next(r, &item);
+        if (status != EK_OK) return status;
+        bool end = item.type == YAML_SEQUENCE_END_EVENT;
+        int32_t line = line_of(&item);
+        ek_str one = {0};
+        if (item.type == YAML_SCALAR_EVENT) one = scalar_text(&item);
+        bool fits = n + one.len + 1 < sizeof text;
+        if (!end && (one.len == 0 || memchr(one.data, ',', one.len) || !fits)) {
+            ek_err_set(r->err, EK_ECONFIG,
+                       fits ? "%s.%s is a list of plain words" : "%s.%s is too long", key->section,
+                       key->name);
+            status = at_line(r, line, EK_ECONFIG);
+        } else if (!end) {
+            if (n > 0) text[n++] = ',';
+            memcpy(text + n, one.data, one.len);
+            n += one.len;
+        }
+        yaml_event_delete(&item);
+        if (status != EK_OK) return status;
+        if (end) break;
+    }
+    return ek_config_value_apply(key, (ek_str){text, n}, r->perm, r->config, r->err);
+}
+
 static ek_status read_key_value(reader *r, int32_t key_idx)
 {
     const ek_config_key *key = &ek_config_keys[key_idx];
@@ -152,6 +183,10 @@ static ek_status read_key_value(reader *r, int32_t key_idx)
     ek_status status = next(r, &value);
     if (status != EK_OK) return status;
     int32_t line = line_of(&value);
+    if (value.type == YAML_SEQUENCE_START_EVENT && key->is_list) {
+        yaml_event_delete(&value);
+        return read_list(r, key);
+    }
     if (value.type != YAML_SCALAR_EVENT) {
         const char *kind = value.type == YAML_SEQUENCE_START_EVENT ? "a list" : "a group of keys";
         status = ek_err_set(r->err, EK_ECONFIG, "%s.%s is %s; it takes one value", key->section,

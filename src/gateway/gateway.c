@@ -113,6 +113,12 @@ void ek_gateway_attach(ek_gateway *gateway, ek_engine *engine)
     atomic_store_explicit(&gateway->engine, engine, memory_order_release);
 }
 
+void ek_gateway_attach_cluster(ek_gateway *gateway, const ek_gateway_cluster *cluster)
+{
+    /* Acquired by the routes that ask it. */
+    atomic_store_explicit(&gateway->cluster, cluster, memory_order_release);
+}
+
 const char *ek_gateway_address(const ek_gateway *gateway)
 {
     return ek_http_server_address(gateway->api);

@@ -17,6 +17,7 @@
 #include "base/attr.h"
 #include "base/err.h"
 #include "engine/engine.h"
+#include "gateway/cluster.h"
 #include "gateway/params.h"
 #include "telemetry/metrics.h"
 
@@ -36,6 +37,12 @@ EK_MUST ek_status ek_gateway_create(const ek_gateway_params *params, ek_metrics 
 
 /** The model is there: readiness turns 200. Borrowed until destroy; call once. */
 void ek_gateway_attach(ek_gateway *gateway, ek_engine *engine);
+
+/**
+ * Experts are in other processes: /v1/cluster tells of them. Borrowed until destroy; call at most
+ * once.
+ */
+void ek_gateway_attach_cluster(ek_gateway *gateway, const ek_gateway_cluster *cluster);
 
 /** The address in use ("127.0.0.1:43117" when port 0 was asked for). */
 const char *ek_gateway_address(const ek_gateway *gateway);

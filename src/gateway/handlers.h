@@ -29,6 +29,11 @@ void ek_gateway_run_ready(ek_call *call);
 /* experts.c */
 void ek_gateway_run_experts(ek_call *call);
 
+/* cluster.c */
+void ek_gateway_run_cluster(ek_call *call);
+void ek_gateway_run_cluster_drain(ek_call *call);
+void ek_gateway_run_cluster_resume(ek_call *call);
+
 /* page.c */
 void ek_gateway_run_page(ek_call *call);
 

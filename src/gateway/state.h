@@ -12,6 +12,7 @@
 
 #include "engine/engine.h"
 #include "gateway/call.h"
+#include "gateway/cluster.h"
 #include "gateway/counters.h"
 #include "gateway/gateway.h"
 #include "gateway/gen_request.h"
@@ -37,8 +38,10 @@ struct ek_gateway {
     int64_t started_s;
     ek_engine_info info;         /* constant once engine is set */
     _Atomic(ek_engine *) engine; /* borrowed until destroy; NULL while loading. Release: attach */
-    _Atomic int32_t mode;        /* ek_gateway_mode */
-    _Atomic int32_t calls_open;  /* calls of model routes that have not ended */
+    /* Borrowed until destroy; NULL: experts are in this process. Release: attach_cluster */
+    _Atomic(const ek_gateway_cluster *) cluster;
+    _Atomic int32_t mode;       /* ek_gateway_mode */
+    _Atomic int32_t calls_open; /* calls of model routes that have not ended */
     ek_http_workers *workers;
     ek_pump *pump;
     ek_http_server *api;

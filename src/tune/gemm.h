@@ -3,7 +3,7 @@
  *
  * It is not linked. OpenBLAS starts threads as soon as it is loaded, before main could block any
  * signal, and a signal that one of those threads gets ends the process; besides, a server has no
- * use for it (ADR 0009).
+ * use for it (ADR 0010).
  */
 #ifndef EK_TUNE_GEMM_H
 #define EK_TUNE_GEMM_H

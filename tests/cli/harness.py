@@ -154,6 +154,20 @@ class Server:
         return False
 
 
+def documented_metrics():
+    """name -> (type, meaning) of docs/METRICS.md."""
+    page = (SOURCE / "docs/METRICS.md").read_text()
+    return {name: (kind, meaning) for name, kind, meaning in
+            re.findall(r"^\| `([\w:]+)` \| (\w+) \|[^|]*\| (.*) \|$", page, re.MULTILINE)}
+
+
+def exported_metrics(text):
+    """name -> (type, meaning) of what /metrics gives."""
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
+    helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
+    return {name: (kind, helps[name]) for name, kind in kinds.items()}
+
+
 def events(response):
     """The data of each event of a stream, up to and including [DONE]."""
     for line in response:

@@ -19,6 +19,7 @@
 #include "base/attr.h"
 #include "config/config.h"
 #include "config/schema.h"
+#include "config/value.h"
 #include "config/yaml.h"
 
 static uint8_t memory[1 << 20];
@@ -240,6 +241,43 @@ static void test_what_yaml_could_do_besides(void **state)
     assert_all_refused(faults, EK_COUNT_OF(faults));
 }
 
+static void test_lists(void **state)
+{
+    (void)state;
+    static const char *const same[] = {
+        "cluster: {workers: [\"a:1\", 'b:2', c.lan:3]}\n",
+        "cluster:\n  workers:\n    - a:1\n    - b:2\n    - c.lan:3\n",
+        "cluster:\n  workers: a:1,b:2,c.lan:3\n",
+    };
+    for (size_t i = 0; i < EK_COUNT_OF(same); i++) {
+        setup(state);
+        if (parse(ek_str_from(same[i])) != EK_OK) fail_msg("%s", err.text);
+        assert_string_equal(config.cluster.workers, "a:1,b:2,c.lan:3");
+    }
+    setup(state);
+    assert_int_equal(parse(EK_STR("cluster: {workers: []}")), EK_OK);
+    assert_null(config.cluster.workers);
+    static const fault faults[] = {
+        {"cluster:\n  workers: [a:1, [b:2]]\n",
+         "f.yaml:2: cluster.workers is a list of plain words"},
+        {"cluster:\n  workers:\n  - a:1\n  - 'b:2,c:3'\n",
+         "f.yaml:4: cluster.workers is a list of plain words"},
+        {"cluster:\n  workers: [a:1, '']\n", "f.yaml:2: cluster.workers is a list of plain words"},
+        {"cluster:\n  workers: {a: 1}\n",
+         "f.yaml:2: cluster.workers is a group of keys; it takes one value"},
+        {"cluster:\n  workers: [a:1\n", "f.yaml:"},
+    };
+    setup(state);
+    assert_all_refused(faults, EK_COUNT_OF(faults));
+    /* As long as a text may be, and no longer. */
+    char text[2 * EK_CONFIG_TEXT_BYTES_MAX];
+    size_t n = (size_t)snprintf(text, sizeof text, "cluster:\n  workers:\n");
+    while (n < sizeof text - 16)
+        n += (size_t)snprintf(text + n, sizeof text - n, "  - host:1234\n");
+    assert_refused((ek_str){text, n}, "f.yaml:");
+    assert_non_null(strstr(err.text, "cluster.workers is too long"));
+}
+
 static void test_no_yaml(void **state)
 {
     (void)state;
@@ -429,6 +467,7 @@ int main(void)
         cmocka_unit_test_setup(test_wrong_values, setup),
         cmocka_unit_test_setup(test_wrong_shapes, setup),
         cmocka_unit_test_setup(test_what_yaml_could_do_besides, setup),
+        cmocka_unit_test_setup(test_lists, setup),
         cmocka_unit_test_setup(test_no_yaml, setup),
         cmocka_unit_test_setup(test_hostile_depth_and_bulk, setup),
         cmocka_unit_test_setup(test_small_arena, setup),

@@ -1,0 +1,261 @@
+/*
+ * evenkeel cluster: certificates for the nodes of a cluster, and a look at a front's workers.
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/args.h"
+#include "cli/exit.h"
+#include "cli/http.h"
+#include "cluster/certs.h"
+#include "sys/clock.h"
+
+#define CALL_TIMEOUT_US 10000000
+#define NODES_MAX       256
+#define DAY_S           INT64_C(86400)
+#define AUTHORITY_DAYS  3650
+#define NODE_DAYS       397
+#define BACKDATE_S      3600 /* clocks of two machines differ */
+
+enum {
+    OPTION_OUT,
+    OPTION_FRONT,
+    OPTION_WORKER,
+    OPTION_DAYS,
+    OPTION_RENEW,
+    OPTION_URL,
+    OPTION_JSON,
+};
+
+static const ek_cli_option options[] = {
+    {OPTION_OUT, "out", "DIR", "init: where certificates are written", NULL},
+    {OPTION_FRONT, "front", "NAME", "init: a front; may be given again", NULL},
+    {OPTION_WORKER, "worker", "NAME[=HOST,...]",
+     "init: a worker, and what fronts call it; may be given again", NULL},
+    {OPTION_DAYS, "days", "N", "init: how long nodes' certificates are valid (default 397)", NULL},
+    {OPTION_RENEW, "renew", NULL, "init: replace certificates of these nodes", NULL},
+    {OPTION_URL, "url", "URL", "front (default $EVENKEEL_URL, else http://127.0.0.1:8080)", NULL},
+    {OPTION_JSON, "json", NULL, "status: print the front's own JSON", NULL},
+};
+
+typedef struct job {
+    const char *verb;
+    const char *worker; /* of drain and resume */
+    const char *out;
+    const char *url;
+    int64_t days;
+    bool renew;
+    bool json;
+    ek_certs_node node[NODES_MAX];
+    int32_t n_nodes;
+} job;
+
+/* ---- init ---- */
+
+static int init_failed(const ek_err *err)
+{
+    switch ((int)err->status) {
+    case EK_EINVAL: return ek_cli_fail(EK_EXIT_USAGE, "%s", err->text);
+    case EK_EACCESS: return ek_cli_fail(EK_EXIT_NO_PERMISSION, "%s", err->text);
+    case EK_EIO: return ek_cli_fail(EK_EXIT_IO, "%s", err->text);
+    case EK_EEXIST: return ek_cli_fail(EK_EXIT_FAILURE, "%s", err->text);
+    default: return ek_cli_fail_err(err);
+    }
+}
+
+static int init(const job *j)
+{
+    ek_err err = {0};
+    ek_certs_authority *authority = NULL;
+    int64_t now_s = ek_sys_wall_s();
+    if (!j->out || j->n_nodes == 0)
+        return ek_cli_fail(EK_EXIT_USAGE,
+                           "cluster init: say where and for whom: --out DIR --front NAME --worker "
+                           "NAME...");
+    if (ek_cluster_certs_open(j->out, now_s, AUTHORITY_DAYS, &authority, &err) < 0)
+        return init_failed(&err);
+    printf("authority: %s/ca.pem (%s)\n", j->out,
+           ek_cluster_certs_is_new(authority) ? "new; keep ca.key where nobody else can read it"
+                                              : "as it was");
+    int code = EK_EXIT_OK;
+    for (int32_t i = 0; i < j->n_nodes && code == EK_EXIT_OK; i++) {
+        const ek_certs_node *node = &j->node[i];
+        if (ek_cluster_certs_issue(authority, node, now_s - BACKDATE_S, now_s + j->days * DAY_S,
+                                   j->renew, &err) < 0)
+            code = init_failed(&err);
+        else
+            printf("%s: %s/%s, valid for %" PRId64 " days\n",
+                   node->role == EK_CERTS_FRONT ? "front" : "worker", j->out, node->name, j->days);
+    }
+    ek_cluster_certs_close(authority);
+    return code;
+}
+
+/* ---- talking to a front ---- */
+
+static int call(const job *j, const char *path, const char *body, ek_cli_http_reply *out_reply)
+{
+    char url[1024];
+    ek_err err = {0};
+    ek_cli_http *http;
+    if (ek_cli_http_url(j->url, path, url, sizeof url, &err) < 0 ||
+        ek_cli_http_open(&http, &err) < 0)
+        return ek_cli_fail_err(&err);
+    const ek_cli_http_call one = {.url = url, .body = body, .timeout_us = CALL_TIMEOUT_US};
+    ek_status status = ek_cli_http_run(http, &one, out_reply, &err);
+    ek_cli_http_close(http);
+    if (status < 0) return ek_cli_fail(EK_EXIT_UNAVAILABLE, "%s", err.text);
+    if (out_reply->code == 200) return EK_EXIT_OK;
+    ek_str text = ek_cli_text_str(&out_reply->body);
+    json_t *root = json_loadb(text.data, text.len, 0, NULL);
+    const char *message =
+        json_string_value(json_object_get(json_object_get(root, "error"), "message"));
+    ek_cli_fail(EK_EXIT_FAILURE, "%s: HTTP %ld: %s", url, out_reply->code,
+                message ? message : "no error message");
+    json_decref(root);
+    ek_cli_text_free(&out_reply->body);
+    return EK_EXIT_FAILURE;
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+static double number_of(const json_t *object, const char *key)
+{
+    return json_number_value(json_object_get(object, key));
+}
+
+static bool print_workers(ek_str body)
+{
+    json_t *root = json_loadb(body.data, body.len, 0, NULL);
+    const json_t *workers = json_object_get(root, "workers");
+    if (!json_is_array(workers)) {
+        json_decref(root);
+        return false;
+    }
+    printf("%-24s %-9s %-6s %8s %9s %7s %8s %11s  %s\n", "worker", "state", "fabric", "experts",
+           "MiB", "threads", "rtt ms", "dispatches", "");
+    for (size_t i = 0; i < json_array_size(workers); i++) {
+        const json_t *w = json_array_get(workers, i);
+        printf("%-24s %-9s %-6s %8.0f %9.1f %7.0f %8.2f %11.0f  %s\n", text_of(w, "address"),
+               text_of(w, "state"), text_of(w, "fabric"), number_of(w, "experts"),
+               number_of(w, "weight_bytes") / 1048576.0, number_of(w, "threads"),
+               number_of(w, "round_trip_ms"), number_of(w, "dispatches"), text_of(w, "why"));
+    }
+    const json_t *rows = json_object_get(root, "rows");
+    printf("rows redone %.0f, degraded %.0f; layers failed %.0f; answers late %.0f, stale %.0f\n",
+           number_of(rows, "redone"), number_of(rows, "degraded"), number_of(rows, "failed_layers"),
+           number_of(rows, "late_answers"), number_of(rows, "stale_answers"));
+    json_decref(root);
+    return true;
+}
+
+static int show(const job *j)
+{
+    ek_cli_http_reply reply;
+    int code = call(j, "/v1/cluster", NULL, &reply);
+    if (code != EK_EXIT_OK) return code;
+    ek_str body = ek_cli_text_str(&reply.body);
+    if (j->json)
+        printf("%.*s\n", EK_STR_ARG(body));
+    else if (!print_workers(body))
+        code = ek_cli_fail(EK_EXIT_FAILURE, "%s: the answer is no list of workers", j->url);
+    ek_cli_text_free(&reply.body);
+    return code;
+}
+
+static int change(const job *j)
+{
+    ek_cli_http_reply reply;
+    if (!j->worker)
+        return ek_cli_fail(EK_EXIT_USAGE, "cluster %s: say which worker: HOST:PORT", j->verb);
+    char body[256], path[32];
+    /* An address needs no escaping; what does is none. */
+    if (strpbrk(j->worker, "\"\\") || strlen(j->worker) > 200)
+        return ek_cli_fail(EK_EXIT_USAGE, "cluster %s: '%.200s' is no address", j->verb, j->worker);
+    snprintf(body, sizeof body, "{\"worker\":\"%s\"}", j->worker);
+    snprintf(path, sizeof path, "/v1/cluster/%s", j->verb);
+    int code = call(j, path, body, &reply);
+    if (code != EK_EXIT_OK) return code;
+    printf("%s: %s\n", j->worker, strcmp(j->verb, "drain") == 0 ? "drained" : "takes work again");
+    ek_cli_text_free(&reply.body);
+    return EK_EXIT_OK;
+}
+
+/* ---- the command ---- */
+
+static int take_node(job *j, const char *text, ek_certs_role role)
+{
+    ek_err err = {0};
+    if (j->n_nodes == NODES_MAX)
+        return ek_cli_fail(EK_EXIT_USAGE, "cluster init: at most %d nodes at once", NODES_MAX);
+    if (ek_cluster_certs_node_parse(text, role, &j->node[j->n_nodes], &err) < 0)
+        return ek_cli_fail(EK_EXIT_USAGE, "cluster init: %s", err.text);
+    j->n_nodes++;
+    return EK_EXIT_OK;
+}
+
+static int take_operand(job *j, const ek_cli_args *args)
+{
+    if (!j->verb)
+        j->verb = args->value;
+    else if (!j->worker && (strcmp(j->verb, "drain") == 0 || strcmp(j->verb, "resume") == 0))
+        j->worker = args->value;
+    else
+        return ek_cli_args_exit(args, EK_CLI_ARGS_OPERAND);
+    return EK_EXIT_OK;
+}
+
+static int act(const job *j)
+{
+    if (!j->verb)
+        return ek_cli_fail(EK_EXIT_USAGE, "cluster: say what: init, status, drain or resume");
+    if (strcmp(j->verb, "init") == 0) return init(j);
+    if (strcmp(j->verb, "status") == 0) return show(j);
+    if (strcmp(j->verb, "drain") == 0 || strcmp(j->verb, "resume") == 0) return change(j);
+    return ek_cli_fail(EK_EXIT_USAGE, "cluster: '%s' is none of init, status, drain and resume",
+                       j->verb);
+}
+
+static int run(int argc, char **argv)
+{
+    job j = {.url = ek_cli_http_default_url(), .days = NODE_DAYS};
+    ek_cli_args args = ek_cli_args_start(&ek_cli_cluster, argc, argv);
+    for (int id; (id = ek_cli_args_next(&args)) != EK_CLI_ARGS_END;) {
+        int code = EK_EXIT_OK;
+        switch (id) {
+        case OPTION_OUT: j.out = args.value; break;
+        case OPTION_FRONT: code = take_node(&j, args.value, EK_CERTS_FRONT); break;
+        case OPTION_WORKER: code = take_node(&j, args.value, EK_CERTS_WORKER); break;
+        case OPTION_RENEW: j.renew = true; break;
+        case OPTION_URL: j.url = args.value; break;
+        case OPTION_JSON: j.json = true; break;
+        case OPTION_DAYS:
+            if (!ek_cli_args_int(&args, 1, AUTHORITY_DAYS, &j.days)) code = EK_EXIT_USAGE;
+            break;
+        case EK_CLI_ARGS_OPERAND: code = take_operand(&j, &args); break;
+        default: return ek_cli_args_exit(&args, id);
+        }
+        if (code != EK_EXIT_OK) return code;
+    }
+    return act(&j);
+}
+
+const ek_cli_command ek_cli_cluster = {
+    .name = "cluster",
+    .operands = "init | status | drain HOST:PORT | resume HOST:PORT",
+    .summary = "certificates for a cluster, and its workers",
+    .about =
+        "init makes a certificate authority and, for each node, a directory with what it needs:\n"
+        "copy DIR/NAME to that machine and name it there (worker.certs, cluster.certs). Run\n"
+        "again it adds nodes to the same authority. status shows a front's workers; drain sends\n"
+        "one no more than what nobody else can compute, resume ends that.",
+    .options = options,
+    .n_options = EK_COUNT_OF(options),
+    .run = run,
+};

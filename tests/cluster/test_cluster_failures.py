@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+"""Goal: workers may be killed, stopped, drained and started again while answers run. With replicas no request fails, no
+token is wrong and nothing stands still for long; without, requests fail or degrade as configured, and all is well again
+when the worker is back.
+Method: real processes on loopback, real signals; every answer is compared with that of a single process."""
+import json
+import re
+import signal
+import threading
+import time
+import unittest
+
+from cluster_rig import PROMPTS, Front, Worker, alone, complete, harness, make_certs, metric, texts
+from harness import events, run, text_of, wait_until
+
+LONG = 300  # tokens of an answer that something happens to
+
+
+def states(front):
+    cluster = json.loads(front.request("GET", "/v1/cluster")[2])
+    return [worker["state"] for worker in cluster["workers"]]
+
+
+class Traffic:
+    """Greedy answers, again and again from several threads, each compared with what it has to be."""
+
+    def __init__(self, front, expected, n_threads=3):
+        self.front, self.expected = front, expected
+        self.stop = threading.Event()
+        self.n_right = 0
+        self.wrong = []
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self.run, args=(i,)) for i in range(n_threads)]
+
+    def run(self, i):
+        while not self.stop.is_set():
+            i = (i + 1) % len(PROMPTS)
+            status, text = complete(self.front, PROMPTS[i])
+            with self.lock:
+                if status == 200 and text == self.expected[i]:
+                    self.n_right += 1
+                else:
+                    self.wrong.append((PROMPTS[i], status, text))
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+        return False
+
+    def wait_for(self, n):
+        """n more right answers."""
+        goal = self.n_right + n
+        wait_until(lambda: self.n_right >= goal or self.wrong, f"{n} more answers")
+
+
+class Stream:
+    """One long greedy answer whose longest pause between two tokens is known."""
+
+    def __init__(self, front):
+        self.front = front
+        self.text = ""
+        self.pause = 0.0
+        self.n_events = 0
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        connection = self.front.connect()
+        body = {"prompt": PROMPTS[0], "max_tokens": LONG, "temperature": 0, "ignore_eos": True, "stream": True}
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        last = time.monotonic()
+        for data in events(connection.getresponse()):
+            now = time.monotonic()
+            self.pause = max(self.pause, now - last)
+            last = now
+            self.n_events += 1
+            if data != "[DONE]":
+                for choice in json.loads(data).get("choices", []):
+                    self.text += choice["text"]
+        connection.close()
+
+    def join(self):
+        self.thread.join(harness.PATIENCE_S)
+        return self.text
+
+
+class Failures(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with harness.Server("--threads", "1", model=harness.SOURCE / "models/demo-q8_0.gguf") as server:
+            cls.expected = texts(server)
+            cls.long_text = complete(server, PROMPTS[0], LONG)[1]
+
+    def rig(self, *sets):
+        """Certificates and workers with these experts, all ended with the test."""
+        folder = harness.folder()
+        tmp = folder.__enter__()
+        self.addCleanup(folder.__exit__, None, None, None)
+        certs = make_certs(tmp / "certs", *[f"w{i}" for i in range(len(sets))])
+        workers = [self.keep(Worker(certs / f"w{i}", "--experts", which)) for i, which in enumerate(sets)]
+        return certs, workers
+
+    def keep(self, worker):
+        self.addCleanup(lambda: worker.__exit__(None, None, None))
+        return worker
+
+    def test_killed_with_a_replica(self):
+        certs, (a, b) = self.rig("all", "all")
+        with Front(certs / "front", [a, b]) as front, Traffic(front, self.expected) as traffic:
+            traffic.wait_for(5)
+            stream = Stream(front)
+            wait_until(lambda: stream.n_events > 20, "a stream that runs")
+            b.send_signal(signal.SIGKILL)
+            self.assertEqual(stream.join(), self.long_text)
+            self.assertLess(stream.pause, 1.0)
+            traffic.wait_for(10)
+            wait_until(lambda: states(front) == ["serving", "absent"], "its absence")
+            back = self.keep(b.again())
+            wait_until(lambda: states(front) == ["serving", "serving"], "its return")
+            dispatches = json.loads(front.request("GET", "/v1/cluster")[2])["workers"][1]["dispatches"]
+            traffic.wait_for(10)
+            after = json.loads(front.request("GET", "/v1/cluster")[2])["workers"][1]
+            self.assertGreater(after["dispatches"], dispatches)  # it works again
+            self.assertEqual(after["joined"], 2)
+            self.assertEqual(traffic.wrong, [])
+            self.assertEqual(metric(front, "evenkeel_cluster_degraded_rows_total"), 0)
+            self.assertEqual(metric(front, "evenkeel_cluster_worker_losses_total"), 1)
+            self.assertEqual(back.end(), 0)
+
+    def test_stopped_with_a_replica(self):
+        certs, (a, b) = self.rig("all", "all")
+        with Front(certs / "front", [a, b], "--set", "cluster.hedge_after=200ms") as front, \
+                Traffic(front, self.expected) as traffic:
+            traffic.wait_for(5)
+            stream = Stream(front)
+            wait_until(lambda: stream.n_events > 20, "a stream that runs")
+            stopped = time.monotonic()
+            b.send_signal(signal.SIGSTOP)
+            wait_until(lambda: states(front)[1] == "absent", "its being noticed")
+            self.assertLess(time.monotonic() - stopped, 1.5)
+            self.assertEqual(stream.join(), self.long_text)
+            self.assertLess(stream.pause, 1.0)
+            traffic.wait_for(10)
+            b.send_signal(signal.SIGCONT)
+            wait_until(lambda: states(front) == ["serving", "serving"], "its return")
+            traffic.wait_for(20)
+            self.assertEqual(traffic.wrong, [])
+            self.assertGreater(metric(front, "evenkeel_cluster_redone_rows_total"), 0)
+            self.assertIn("no heartbeat for a second", front.log_text())
+
+    def test_stopped_for_a_moment(self):
+        # Shorter than what is called hanging: rows are done by the other, and the late answer is thrown away.
+        certs, (a, b) = self.rig("all", "all")
+        with Front(certs / "front", [a, b], "--set", "cluster.hedge_after=100ms") as front, \
+                Traffic(front, self.expected) as traffic:
+            traffic.wait_for(5)
+            for _ in range(3):
+                b.send_signal(signal.SIGSTOP)
+                time.sleep(0.5)
+                b.send_signal(signal.SIGCONT)
+                traffic.wait_for(5)
+            wait_until(lambda: metric(front, "evenkeel_cluster_stale_answers_total") > 0, "a stale answer")
+            self.assertEqual(traffic.wrong, [])
+            self.assertEqual(states(front), ["serving", "serving"])
+
+    def test_killed_without_a_replica_fails(self):
+        certs, (a, b) = self.rig("*:0-15", "*:16-31")
+        with Front(certs / "front", [a, b]) as front:
+            self.assertEqual(texts(front), self.expected)
+            b.send_signal(signal.SIGKILL)
+            wait_until(lambda: states(front)[1] == "absent", "its absence")
+            status, error = complete(front, PROMPTS[0])
+            self.assertEqual((status, error["code"]), (503, "no_available_backend"))
+            self.keep(b.again())
+            wait_until(lambda: states(front) == ["serving", "serving"], "its return")
+            self.assertEqual(texts(front), self.expected)
+            self.assertGreater(metric(front, "evenkeel_cluster_failed_layers_total"), 0)
+
+    def test_killed_without_a_replica_degrades(self):
+        certs, (a, b) = self.rig("*:0-15", "*:16-31")
+        with Front(certs / "front", [a, b], "--set", "cluster.on_loss=degrade") as front:
+            self.assertEqual(texts(front), self.expected)
+            b.send_signal(signal.SIGKILL)
+            wait_until(lambda: states(front)[1] == "absent", "its absence")
+            for prompt in PROMPTS:
+                status, text = complete(front, prompt + " and")
+                self.assertEqual(status, 200, text)
+                status, text = complete(front, prompt)
+                self.assertEqual(status, 200, text)
+            self.assertGreater(metric(front, "evenkeel_cluster_degraded_rows_total"), 0)
+            self.keep(b.again())
+            wait_until(lambda: states(front) == ["serving", "serving"], "its return")
+            degraded = metric(front, "evenkeel_cluster_degraded_rows_total")
+            # What was computed without an expert is not in the prefix cache.
+            self.assertEqual(texts(front), self.expected)
+            self.assertEqual(metric(front, "evenkeel_cluster_degraded_rows_total"), degraded)
+
+    def test_half_of_the_experts_have_a_replica(self):
+        certs, (a, b, c) = self.rig("*:0-15", "*:16-31", "*:8-23")
+        with Front(certs / "front", [a, b, c]) as front, Traffic(front, self.expected) as traffic:
+            traffic.wait_for(5)
+            c.send_signal(signal.SIGKILL)
+            traffic.wait_for(10)
+            self.assertEqual(traffic.wrong, [])
+
+    def test_worker_ends_when_asked_and_nobody_notices(self):
+        certs, (a, b) = self.rig("all", "all")
+        with Front(certs / "front", [a, b]) as front, Traffic(front, self.expected) as traffic:
+            traffic.wait_for(5)
+            self.assertEqual(b.end(), 0)
+            traffic.wait_for(10)
+            self.assertEqual(traffic.wrong, [])
+            self.assertEqual(metric(front, "evenkeel_cluster_redone_rows_total"), 0)
+            self.assertIn("it said good-bye", front.log_text())
+
+    def test_drain_and_resume(self):
+        certs, (a, b) = self.rig("all", "all")
+        with Front(certs / "front", [a, b]) as front, Traffic(front, self.expected) as traffic:
+            traffic.wait_for(5)
+            done = run("cluster", "drain", b.address, "--url", front.url)
+            self.assertEqual((done.returncode, done.stdout), (0, f"{b.address}: drained\n"), done.stderr)
+            traffic.wait_for(3)
+            before = json.loads(front.request("GET", "/v1/cluster")[2])["workers"][1]
+            traffic.wait_for(10)
+            after = json.loads(front.request("GET", "/v1/cluster")[2])["workers"][1]
+            self.assertEqual(before["dispatches"], after["dispatches"])
+            self.assertEqual(after["state"], "draining")
+            done = run("cluster", "status", "--url", front.url)
+            self.assertRegex(done.stdout, rf"{re.escape(b.address)}\s+draining")
+            done = run("cluster", "resume", b.address, "--url", front.url)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            traffic.wait_for(10)
+            self.assertGreater(json.loads(front.request("GET", "/v1/cluster")[2])["workers"][1]["dispatches"],
+                               after["dispatches"])
+            self.assertEqual(traffic.wrong, [])
+            done = run("cluster", "drain", "127.0.0.1:1", "--url", front.url)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("no worker is called 127.0.0.1:1", done.stderr)
+
+    def test_a_single_process_has_no_workers(self):
+        with harness.Server() as server:
+            self.assertEqual(server.request("GET", "/v1/cluster")[0], 404)
+            done = run("cluster", "status", "--url", server.url)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("cluster.workers", done.stderr)
+
+    def test_front_ends_while_it_waits(self):
+        certs, _ = self.rig()
+        front = Front(certs / "front", ["127.0.0.1:9"], wait_ready=False)
+        wait_until(lambda: "not_joined" in front.log_text(), "a first attempt")
+        front.send_signal(signal.SIGTERM)
+        self.assertEqual(front.wait(), 143)
+
+    def test_front_gives_up(self):
+        certs, (a,) = self.rig("*:0-30")
+        for workers, why in (([a], "no worker has expert 31 of layer 0; give it to one"),
+                             ([a, "127.0.0.1:9"], "127.0.0.1:9 is absent: cannot connect to 127.0.0.1:9")):
+            front = Front(certs / "front", workers, "--set", "cluster.join_timeout=1s", wait_ready=False)
+            self.assertEqual(front.wait(), 69)
+            self.assertIn(why, front.log_text())
+
+
+if __name__ == "__main__":
+    harness.main()
