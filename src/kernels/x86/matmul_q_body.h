@@ -27,8 +27,7 @@ enum {
 typedef struct tile_job {
     const panel *panels; /* (TILE_PANELS) */
     int n_blocks, n_tokens;
-    const panel_token *x;             /* (n_tokens) */
-    int64_t first_block;              /* of the panels, counted from the tokens' first column */
+    const panel_token *x;             /* (n_tokens) from the panels' first column on */
     const uint8_t *next[TILE_PANELS]; /* what will be unpacked after these panels */
     size_t fetch_bytes;               /* of each of them with every block; 0: not packed */
     float (*total)[TILE_ROWS];        /* (n_tokens) */
@@ -105,7 +104,7 @@ EK_V16_INLINE void tile_affine(int code_bits, int n_tokens, const tile_job *job)
             code[v] = job->panels[v].code[block][0];
 #pragma GCC unroll 6
         for (int t = 0; t < n_tokens; t++) {
-            q[t] = job->x[t].q + (job->first_block + block) * EK_ACT_BLOCK;
+            q[t] = job->x[t].q + block * EK_ACT_BLOCK;
 #pragma GCC unroll 2
             for (int v = 0; v < TILE_PANELS; v++)
                 sum[t][v] = v16i_zero();
@@ -116,9 +115,8 @@ EK_V16_INLINE void tile_affine(int code_bits, int n_tokens, const tile_job *job)
             v16f a = v16f_load(job->panels[v].a[block]), b = v16f_load(job->panels[v].b[block]);
 #pragma GCC unroll 6
             for (int t = 0; t < n_tokens; t++)
-                total[t][v] = affine_add(total[t][v], sum[t][v], a, b,
-                                         job->x[t].scale[job->first_block + block],
-                                         job->x[t].scaled_sum[job->first_block + block]);
+                total[t][v] = affine_add(total[t][v], sum[t][v], a, b, job->x[t].scale[block],
+                                         job->x[t].scaled_sum[block]);
         }
     }
     totals_store(job, n_tokens, total);
@@ -136,10 +134,10 @@ EK_V16_INLINE void tile_half(int half, int block, int n_tokens, const tile_job *
         code[v] = job->panels[v].code[block][half * 4];
 #pragma GCC unroll 6
     for (int t = 0; t < n_tokens; t++) {
-        q[t] = job->x[t].q + (2 * (job->first_block + block) + half) * EK_ACT_BLOCK / 2;
+        q[t] = job->x[t].q + (2 * block + half) * EK_ACT_BLOCK / 2;
 #pragma GCC unroll 2
         for (int v = 0; v < TILE_PANELS; v++)
-            sum[t][v] = v16i_set1(job->x[t].half_offset[2 * (job->first_block + block) + half]);
+            sum[t][v] = v16i_set1(job->x[t].half_offset[2 * block + half]);
     }
     dot_add(6, n_tokens, BLOCK_DWORDS / 2, code, q, sum);
 #pragma GCC unroll 2
@@ -148,8 +146,7 @@ EK_V16_INLINE void tile_half(int half, int block, int n_tokens, const tile_job *
         v16f factor = v16f_load(half == 0 ? p->a[block] : p->b[block]);
 #pragma GCC unroll 6
         for (int t = 0; t < n_tokens; t++)
-            total[t][v] =
-                half_add(total[t][v], sum[t][v], factor, job->x[t].scale[job->first_block + block]);
+            total[t][v] = half_add(total[t][v], sum[t][v], factor, job->x[t].scale[block]);
     }
 }
 
@@ -256,6 +253,14 @@ static panel_token token_of(const ek_act *x, int64_t token)
                          .scale = x->scale + block,
                          .scaled_sum = x->scaled_sum + block,
                          .half_offset = x->half_offset + 2 * block};
+}
+
+static panel_token token_after(const panel_token *x, int n_blocks)
+{
+    return (panel_token){.q = x->q + n_blocks * EK_ACT_BLOCK,
+                         .scale = x->scale + n_blocks,
+                         .scaled_sum = x->scaled_sum + n_blocks,
+                         .half_offset = x->half_offset + 2 * n_blocks};
 }
 
 /*
@@ -389,8 +394,8 @@ static void q6_k_direct(const rows_job *job, int32_t row)
  * All tokens against the panels that tile has. The first tiles fetch what comes next.
  * @param panel_bytes of each of the next panels
  */
-static void tokens_add(const rows_job *job, size_t panel_bytes, tile_job *tile,
-                       float (*total)[TILE_ROWS])
+static void tokens_add(const rows_job *job, const panel_token *x, size_t panel_bytes,
+                       tile_job *tile, float (*total)[TILE_ROWS])
 {
     const int n_tiles_all = next_part(job->n_tokens, TILE_TOKENS);
     const int n_fetching = min_i32(n_tiles_all, FETCH_TILES);
@@ -401,7 +406,7 @@ static void tokens_add(const rows_job *job, size_t panel_bytes, tile_job *tile,
         tile->n_tokens = next_part(job->n_tokens - done, n_tiles);
         tile->fetch_bytes =
             i < n_fetching ? ek_size_align(tile_bytes / PANEL_BLOCKS, EK_CACHE_LINE) : 0;
-        tile->x = job->x + done;
+        tile->x = x + done;
         tile->total = total + done;
         format_table[job->w->type].tile(tile);
         done += tile->n_tokens;
@@ -414,11 +419,13 @@ static void tile_rows(const rows_job *job, int32_t row)
 {
     const ek_mat *w = job->w;
     panel panels[TILE_PANELS];
+    panel_token x[CHUNK_TOKENS];
     EK_ALIGNED(64) float total[CHUNK_TOKENS][TILE_ROWS];
     padded_rows pad;
     prefetch ahead = {0, 0};
     if (!w->packed && job->first_chunk) ahead = rows_after(w, row, job->row_end, TILE_ROWS);
     memset(total, 0, (size_t)job->n_tokens * sizeof total[0]);
+    memcpy(x, job->x, (size_t)job->n_tokens * sizeof x[0]);
     tile_job tile = {.panels = panels};
     /* Those of the next columns or, at the end, of the next rows. */
     const size_t panel_bytes = w->packed && job->first_chunk
@@ -436,8 +443,9 @@ static void tile_rows(const rows_job *job, int32_t row)
             format_table[w->type].unpack(w->packed, &from, &panels[v]);
             ahead = from.ahead;
         }
-        tile.first_block = col / EK_ACT_BLOCK;
-        tokens_add(job, panel_bytes, &tile, total);
+        tokens_add(job, x, panel_bytes, &tile, total);
+        for (int t = 0; t < job->n_tokens; t++)
+            x[t] = token_after(&x[t], PANEL_BLOCKS);
     }
     for (int t = 0; t < job->n_tokens; t++)
         for (int v = 0; v < TILE_PANELS; v++)

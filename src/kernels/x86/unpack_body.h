@@ -9,8 +9,9 @@
  */
 
 /*
- * What is fetched ahead, as many bytes with each slice as the slice itself takes: an even pace keeps
- * the memory busy and never fills its queue (measured: twice the bandwidth of fetching in bursts).
+ * What is fetched ahead, as many bytes with each slice as the slice itself takes: an even pace
+ * keeps the memory busy and never fills its queue (measured: twice the bandwidth of fetching in
+ * bursts).
  *
  * Of a plain matrix it is the next tile of rows, into the second-level cache: sixteen rows are read
  * side by side, which no hardware prefetcher follows for long. A packed one is one stream, which is
