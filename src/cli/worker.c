@@ -185,6 +185,7 @@ static ek_status start(post *p, ek_err *err)
         .n_threads = engine->n_threads > 0 ? engine->n_threads : ek_sys_cpu_count(),
         .pin_threads = engine->pin_threads,
         .pack_weights = engine->pack_weights,
+        .pace = config->worker.pace,
     };
     ek_sys_notify("STATUS=loading experts");
     status = ek_cluster_resident_open(&setup, &p->resident, err);

@@ -11,6 +11,9 @@
 #define WAIT_US      20000 /* at most between two looks at flags and deadlines */
 #define PUSH_WAIT_US 1000  /* for room in a socket, before something else is computed */
 
+/* So many times as long as rows usually take is late. */
+#define PATIENCE 4.0
+
 /* Below this many multiply-adds one thread sums faster than others can be called. */
 #define SUM_ALONE_MAX 65536
 
@@ -29,7 +32,9 @@ static void take_shares(ek_cluster_dispatcher *self)
         ek_dispatch_peer *peer = &self->peers[d];
         bool is_usable = ek_cluster_peer_is_usable(peer);
         for (int32_t s = work->device_beg[d]; s < work->device_beg[d + 1]; s++) {
-            bool has = is_usable && ek_cluster_peer_has(peer, work->layer, work->share_expert[s]);
+            int32_t expert = work->share_expert[s];
+            bool has = is_usable && ek_cluster_peer_has(peer, work->layer, expert) &&
+                       !ek_cluster_peer_passes(self, peer, work->layer, expert);
             int32_t beg = work->share_row[2 * s], end = work->share_row[2 * s + 1];
             for (int32_t r = beg; r < end; r++) {
                 self->row_state[r] = EK_ROW_TODO;
@@ -123,6 +128,15 @@ static bool has_stand_ins(const ek_cluster_dispatcher *self, const ek_dispatch_p
     return true;
 }
 
+/* How long an answer may take before others are asked: a large batch takes its time. */
+static int64_t patience_us(const ek_cluster_dispatcher *self, const ek_dispatch_peer *peer)
+{
+    int64_t least_us = self->front->params.hedge_us;
+    int32_t n_rows = peer->job[peer->n_jobs - 1].header.n_rows;
+    int64_t usual_us = (int64_t)(PATIENCE * peer->us_per_row * n_rows);
+    return usual_us > least_us ? usual_us : least_us;
+}
+
 static void give_up_late(ek_cluster_dispatcher *self, int64_t now_us)
 {
     const ek_cluster_params *params = &self->front->params;
@@ -130,7 +144,7 @@ static void give_up_late(ek_cluster_dispatcher *self, int64_t now_us)
         ek_dispatch_peer *peer = &self->peers[i];
         if (!peer->pending) continue;
         int64_t waited_us = now_us - peer->sent_us;
-        if (waited_us < params->hedge_us) continue;
+        if (waited_us < patience_us(self, peer)) continue;
         if (waited_us < params->layer_timeout_us && !has_stand_ins(self, peer)) continue;
         ek_log(EK_LOG_WARN, "cluster", "late", "worker=%s layer=%d waited_ms=%lld rows=%d",
                peer->member->address, (int)self->work->layer, (long long)(waited_us / 1000),
@@ -173,6 +187,7 @@ static bool is_anybody_sending(const ek_cluster_dispatcher *self)
 static void begin_layer(ek_cluster_dispatcher *self, const ek_expert_work *work)
 {
     self->work = work;
+    self->n_layers_done++;
     self->dispatch_us = ek_sys_now_us();
     self->has_losses = false;
     ek_cluster_peers_refresh(self);

@@ -42,7 +42,8 @@ typedef struct ek_dispatch_peer {
     int64_t sent_us;
     int32_t n_assigned; /* rows of the layer */
     int32_t told;       /* how it stood when the engine last asked (peer_standing) */
-    uint64_t busy_us;   /* of the worker, at its last answer */
+    uint64_t busy_us;   /* of the worker, as far as it is counted */
+    double us_per_row;  /* that its answers took lately; 0: not known */
 
     ek_dispatch_job job[EK_DISPATCH_JOBS_PER_PEER];
     int32_t n_jobs;   /* of the layer */
@@ -70,10 +71,11 @@ typedef struct ek_cluster_dispatcher {
     /* The layer between dispatch and combine. */
     const ek_expert_work *work;
     int64_t dispatch_us;
-    uint8_t *row_state;    /* (rows_max) ek_row_state */
-    int32_t *row_owner;    /* (rows_max) peer, or EK_NOBODY */
-    const uint8_t **row_y; /* (rows_max) where its output lies, once it is there */
-    float *token_factor;   /* (tokens_max) what lost rows leave to the others to carry */
+    uint64_t n_layers_done; /* of all steps: what slow start draws lots with */
+    uint8_t *row_state;     /* (rows_max) ek_row_state */
+    int32_t *row_owner;     /* (rows_max) peer, or EK_NOBODY */
+    const uint8_t **row_y;  /* (rows_max) where its output lies, once it is there */
+    float *token_factor;    /* (tokens_max) what lost rows leave to the others to carry */
     bool has_losses;
     float *out;     /* combine's */
     float *widened; /* (n_threads, d_model) a row that travelled as bf16 */
@@ -89,14 +91,20 @@ void ek_cluster_peers_refresh(ek_cluster_dispatcher *self);
 bool ek_cluster_peer_is_usable(const ek_dispatch_peer *peer);
 bool ek_cluster_peer_has(const ek_dispatch_peer *peer, int32_t layer, int32_t expert);
 /**
- * Who computes rows of an expert: of those who have it, one who is not drained if there is any,
- * and of these who has least to do. @return peer; EK_NOBODY
+ * Who computes rows of an expert: of those who have it, one who is not drained and does not pass
+ * if there is any, and of these who has least to do. @return peer; EK_NOBODY
  */
 int32_t ek_cluster_peers_choose(const ek_cluster_dispatcher *self, int32_t layer, int32_t expert);
+/**
+ * Slow start: for a while after a worker has come back, only a growing part of what others could do
+ * as well. Should it pass these rows by?
+ */
+bool ek_cluster_peer_passes(const ek_cluster_dispatcher *self, const ek_dispatch_peer *peer,
+                            int32_t layer, int32_t expert);
 /** The link is of no use any more: its member joins the worker anew. */
 void ek_cluster_peer_break(ek_dispatch_peer *peer);
 /** Dispatcher ops. */
-bool ek_cluster_peers_changed(ek_dispatcher *base);
+bool ek_cluster_peers_changed(ek_dispatcher *base, bool *out_loads_known);
 void ek_cluster_peers_slots(const ek_dispatcher *base, int32_t layer, const int32_t *slot_beg,
                             int32_t *out_slot_expert);
 

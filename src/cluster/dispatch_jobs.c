@@ -10,6 +10,7 @@
 #include "sys/log.h"
 
 #define NS_PER_US 1000
+#define RECENT    0.2 /* weight of the last answer in what answers usually take */
 
 /* ---- packing ---- */
 
@@ -199,7 +200,9 @@ static void count_busy(ek_cluster_dispatcher *self, ek_dispatch_peer *peer,
         ek_telemetry_experts_add_busy(self->setup.device_stats, work->layer, peer->member->idx,
                                       (int64_t)busy * NS_PER_US, service_us);
     }
-    peer->busy_us = peer->in.busy_us;
+    if (peer->in.busy_us > peer->busy_us) peer->busy_us = peer->in.busy_us;
+    double us_per_row = (double)(now_us - peer->sent_us) / job->header.n_rows;
+    peer->us_per_row += RECENT * (us_per_row - peer->us_per_row);
     ek_hist_record(self->front->answer_time, (uint64_t)(now_us - peer->sent_us));
 }
 

@@ -3,7 +3,12 @@
  */
 #include "base/assert.h"
 #include "cluster/dispatch_internal.h"
+#include "sys/clock.h"
 #include "sys/log.h"
+
+#define NS_PER_US      1000
+#define LOAD_AGE_US    500000 /* five reports that did not come: a load is not known any more */
+#define SLOW_START_MIN 0.1    /* of a worker's rows, right after it came back */
 
 /* How a peer stands, for the engine: what makes it share rows out anew when it changes. */
 enum { STANDING_NONE = -1, STANDING_DRAINED = -2 }; /* else the epoch of its session */
@@ -43,6 +48,7 @@ static void adopt(ek_dispatch_peer *peer)
     member->current = session;
     peer->owes = peer->sending = peer->has_header = false;
     peer->busy_us = session->busy_us;
+    peer->us_per_row = 0;
     atomic_store_explicit(&member->late, false, memory_order_relaxed);
 }
 
@@ -79,7 +85,53 @@ void ek_cluster_peers_refresh(ek_cluster_dispatcher *self)
     }
 }
 
+/* ---- load ---- */
+
+/* What a worker did since it was last counted, whoever asked for it, spread over layers. */
+static void count_reported(ek_cluster_dispatcher *self, ek_dispatch_peer *peer)
+{
+    uint64_t busy_us = atomic_load_explicit(&peer->member->busy_us, memory_order_relaxed);
+    int32_t n_layers = self->shape.n_layers;
+    if (busy_us <= peer->busy_us || !self->setup.device_stats) return;
+    int64_t each_ns = (int64_t)(busy_us - peer->busy_us) * NS_PER_US / n_layers;
+    peer->busy_us = busy_us;
+    for (int32_t l = 0; l < n_layers; l++)
+        ek_telemetry_experts_add_load(self->setup.device_stats, l, peer->member->idx, each_ns);
+}
+
+static bool are_loads_known(const ek_cluster_dispatcher *self, int64_t now_us)
+{
+    for (int32_t i = 0; i < self->n_peers; i++) {
+        const ek_member *member = self->peers[i].member;
+        if (ek_cluster_session_is_up(member->current) &&
+            now_us - atomic_load_explicit(&member->heard_us, memory_order_relaxed) > LOAD_AGE_US)
+            return false;
+    }
+    return true;
+}
+
 /* ---- who computes ---- */
+
+/* A number in [0, 1) that is another one for each expert, layer and step. */
+static double lot(uint64_t a, uint64_t b)
+{
+    uint64_t x = (a * UINT64_C(0x9e3779b97f4a7c15)) ^ (b * UINT64_C(0xd6e8feb86659fd93));
+    x ^= x >> 32;
+    x *= UINT64_C(0xd6e8feb86659fd93);
+    return (double)(x >> 11) * 0x1p-53;
+}
+
+bool ek_cluster_peer_passes(const ek_cluster_dispatcher *self, const ek_dispatch_peer *peer,
+                            int32_t layer, int32_t expert)
+{
+    const ek_session *session = peer->member->current;
+    int64_t ramp_us = self->front->params.slow_start_us;
+    if (!session->is_return) return false;
+    int64_t age_us = self->dispatch_us - session->began_us;
+    if (age_us >= ramp_us) return false;
+    double share = SLOW_START_MIN + (1 - SLOW_START_MIN) * (double)age_us / (double)ramp_us;
+    return lot((uint64_t)layer << 32 | (uint32_t)expert, self->n_layers_done) >= share;
+}
 
 int32_t ek_cluster_peers_choose(const ek_cluster_dispatcher *self, int32_t layer, int32_t expert)
 {
@@ -90,7 +142,7 @@ int32_t ek_cluster_peers_choose(const ek_cluster_dispatcher *self, int32_t layer
         if (!ek_cluster_peer_is_usable(peer) || !ek_cluster_peer_has(peer, layer, expert) ||
             peer->n_jobs == EK_DISPATCH_JOBS_PER_PEER)
             continue;
-        bool drained = is_drained(peer);
+        bool drained = is_drained(peer) || ek_cluster_peer_passes(self, peer, layer, expert);
         bool better = best == EK_NOBODY || (best_drained && !drained) ||
                       (best_drained == drained && peer->n_assigned < self->peers[best].n_assigned);
         if (!better) continue;
@@ -109,16 +161,19 @@ static int32_t standing(const ek_dispatch_peer *peer)
     return (int32_t)(peer->member->current->epoch & INT32_MAX);
 }
 
-bool ek_cluster_peers_changed(ek_dispatcher *base)
+bool ek_cluster_peers_changed(ek_dispatcher *base, bool *out_loads_known)
 {
     ek_cluster_dispatcher *self = (ek_cluster_dispatcher *)base;
     bool changed = false;
     ek_cluster_peers_refresh(self);
     for (int32_t i = 0; i < self->n_peers; i++) {
+        if (ek_cluster_session_is_up(self->peers[i].member->current))
+            count_reported(self, &self->peers[i]);
         int32_t now = standing(&self->peers[i]);
         changed |= now != self->peers[i].told;
         self->peers[i].told = now;
     }
+    *out_loads_known = are_loads_known(self, ek_sys_now_us());
     return changed;
 }
 

@@ -273,7 +273,10 @@ static void publish(ek_member *member, ek_session *session)
     atomic_store_explicit(&member->n_threads, session->n_threads, memory_order_relaxed);
     atomic_store_explicit(&member->n_experts, ek_cluster_set_count(set), memory_order_relaxed);
     atomic_store_explicit(&member->weight_bytes, session->weight_bytes, memory_order_relaxed);
-    atomic_store_explicit(&member->heard_us, ek_sys_now_us(), memory_order_relaxed);
+    session->began_us = ek_sys_now_us();
+    session->is_return = atomic_load_explicit(&member->n_joined, memory_order_relaxed) > 0;
+    atomic_store_explicit(&member->busy_us, session->busy_us, memory_order_relaxed);
+    atomic_store_explicit(&member->heard_us, session->began_us, memory_order_relaxed);
     atomic_store_explicit(&member->draining, false, memory_order_relaxed);
     atomic_fetch_add_explicit(&member->n_joined, 1, memory_order_relaxed);
     ek_log(EK_LOG_INFO, "cluster", "joined",

@@ -29,6 +29,8 @@ typedef struct ek_session {
     const char *fabric;
     uint32_t epoch;
     uint64_t busy_us; /* of the worker when it began */
+    int64_t began_us;
+    bool is_return; /* the worker was joined before */
     ek_expert_set set;
     int64_t weight_bytes;
     int32_t n_threads;

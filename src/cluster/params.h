@@ -40,8 +40,17 @@ typedef struct ek_cluster_params {
     ek_cluster_loss on_loss;
     int64_t join_timeout_us;  /* how long start-up waits for workers */
     int64_t hedge_us;         /* rows that are not back by then are given to somebody else, too */
+    int64_t slow_start_us;    /* in which a worker that came back gets its full part again */
     int64_t layer_timeout_us; /* and given up by then */
 } ek_cluster_params;
+
+/** A device to stand in for (cluster/pace.h); zeros: what this machine does is what it takes. */
+typedef struct ek_worker_pace {
+    int64_t bytes_per_s; /* at which it reads weights; 0: at once */
+    double gops_per_s;   /* 1e9 operations a second; 0: at once */
+    int64_t latency_us;  /* of each dispatch */
+    bool contention;     /* it slows when it is busy nearly always */
+} ek_worker_pace;
 
 typedef struct ek_worker_params {
     const char *listen;
@@ -53,6 +62,7 @@ typedef struct ek_worker_params {
     int32_t fronts_max;              /* 1..EK_CLUSTER_FRONTS_MAX */
     int32_t tokens_max;              /* of one dispatch; a front that wants more is refused */
     int64_t drain_timeout_us;
+    ek_worker_pace pace;
 } ek_worker_params;
 
 #endif

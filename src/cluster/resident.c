@@ -91,7 +91,7 @@ ek_status ek_cluster_resident_open(const ek_resident_setup *setup, ek_resident *
                                    ek_err *err)
 {
     int64_t beg_us = ek_sys_now_us();
-    *out_resident = (ek_resident){.setup = *setup};
+    *out_resident = (ek_resident){.setup = *setup, .pace = {.params = setup->pace}};
     ek_sys_mutex_init(&out_resident->lock);
     ek_sys_cond_init(&out_resident->turn);
     ek_status status = open_all(out_resident, err);
@@ -268,6 +268,18 @@ static void prepare_share(void *ctx, int32_t thread_idx)
             (int32_t)(n * (thread_idx + 1) / job->n_threads));
 }
 
+/* What a bigger device would take for these rows passes in all: the rest of it asleep. */
+static void keep_pace(ek_resident *r, const ek_wire_header *h, int64_t beg_us)
+{
+    const ek_model_params *p = &r->model->params;
+    int64_t n_experts = ek_cluster_set_count(&r->setup.set);
+    double bytes = (double)r->expert_bytes / (double)n_experts * h->n_shares;
+    double operations = 6.0 * p->d_model * p->expert_ff * h->n_rows; /* three matrices, twice */
+    int64_t end_us = ek_cluster_pace_end_us(&r->pace, beg_us, bytes, operations);
+    ek_sys_sleep_us(end_us - ek_sys_now_us());
+    ek_cluster_pace_done(&r->pace, beg_us, ek_sys_now_us());
+}
+
 /* Under the lock: everything that the pool and the dispatcher do. */
 static ek_status compute_locked(ek_resident *r, ek_resident_desk *desk, const ek_wire_header *h,
                                 assignment *a, const float **out_y)
@@ -292,6 +304,7 @@ static ek_status compute_locked(ek_resident *r, ek_resident_desk *desk, const ek
     } else {
         *out_y = ek_expert_local_take_rows(r->dispatcher, &a->work);
     }
+    if (ek_cluster_pace_is_on(&r->setup.pace)) keep_pace(r, h, beg_us);
     atomic_fetch_add_explicit(&r->busy_us, (uint64_t)(ek_sys_now_us() - beg_us),
                               memory_order_relaxed);
     return status;

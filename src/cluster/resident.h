@@ -13,6 +13,7 @@
 #include "base/attr.h"
 #include "base/err.h"
 #include "cluster/expert_set.h"
+#include "cluster/pace.h"
 #include "cluster/wire.h"
 #include "expert/dispatch.h"
 #include "expert/model_file.h"
@@ -31,6 +32,7 @@ typedef struct ek_resident_setup {
     int32_t n_threads;
     bool pin_threads;
     bool pack_weights;
+    ek_worker_pace pace;
 } ek_resident_setup;
 
 typedef struct ek_resident {
@@ -49,6 +51,7 @@ typedef struct ek_resident {
     ek_sys_mutex lock; /* whoever computes */
     ek_sys_cond turn;
     uint64_t next_ticket, serving; /* under lock: dispatches go in the order of their tickets */
+    ek_pace pace;                  /* of whoever's turn it is */
     _Atomic uint32_t n_waiting;
     _Atomic uint64_t busy_us;
 } ek_resident;

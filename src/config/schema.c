@@ -275,8 +275,12 @@ const ek_config_key ek_config_keys[] = {
      .help = "At start: how long to wait for workers that are not there yet."},
     {"cluster", "hedge_after", EK_CONFIG_DURATION, AT(int64_t, cluster.hedge_us), "500ms", 10 * MS,
      1 * HOURS,
-     .help = "Rows that a worker has not answered by then are given to another one that has their "
-             "experts."},
+     .help = "Rows that a worker has not answered by then, nor in four times the time that so many "
+             "usually take, are given to another one that has their experts."},
+    {"cluster", "slow_start", EK_CONFIG_DURATION, AT(int64_t, cluster.slow_start_us), "5s", 0,
+     1 * HOURS,
+     .help = "How long a worker that was away gets less than its part, a tenth first and then more "
+             "and more, of what others can do as well."},
     {"cluster", "layer_timeout", EK_CONFIG_DURATION, AT(int64_t, cluster.layer_timeout_us), "10s",
      100 * MS, 1 * HOURS,
      .help = "And if there is no other: by then they are lost, as `on_loss` says."},
@@ -308,6 +312,18 @@ const ek_config_key ek_config_keys[] = {
              "larger is refused."},
     {"worker", "drain_timeout", EK_CONFIG_DURATION, AT(int64_t, worker.drain_timeout_us), "10s", 0,
      24 * HOURS, .help = "After SIGTERM: how long to go on for fronts that have nobody else."},
+    {"worker", "pace_bandwidth", EK_CONFIG_SIZE, AT_BYTES(worker.pace.bytes_per_s), "off", 0,
+     1024 * TIB, "off",
+     .help = "For experiments: stand in for a device that reads so many bytes of weights a second. "
+             "The work is done all the same, and what the device would take passes in all."},
+    {"worker", "pace_gops", EK_CONFIG_REAL, AT(double, worker.pace.gops_per_s), "off",
+     MILLIONTHS(0.001), MILLIONTHS(1e9), "off",
+     .help = "And computes so many billions of operations a second; a dispatch takes the longer of "
+             "the two."},
+    {"worker", "pace_latency", EK_CONFIG_DURATION, AT(int64_t, worker.pace.latency_us), "0s", 0,
+     1 * MINUTES, .help = "And takes so long for each dispatch besides."},
+    {"worker", "pace_contention", EK_CONFIG_BOOL, AT(bool, worker.pace.contention), "false",
+     .help = "And works at 65 % of its rates while it is busy more than 85 % of the time."},
 };
 const int32_t ek_config_n_keys = EK_COUNT_OF(ek_config_keys);
 

@@ -48,7 +48,11 @@ static void tick(ek_engine *engine, int64_t now_us)
 static void follow_devices(ek_engine *engine)
 {
     ek_dispatcher *d = engine->dispatcher;
-    if (!engine->params.source || !d->ops->devices_changed(d)) return;
+    bool loads_known;
+    if (!engine->params.source) return;
+    bool changed = d->ops->devices_changed(d, &loads_known);
+    ek_keel_loads_known(engine->keel, loads_known);
+    if (!changed) return;
     for (int32_t l = 0; l < engine->shape.n_layers; l++) {
         d->ops->device_slots(d, l, ek_keel_slot_beg(engine->keel), engine->slot_scratch);
         ek_keel_adopt(engine->keel, l, engine->slot_scratch);

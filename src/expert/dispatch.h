@@ -62,8 +62,12 @@ typedef struct ek_dispatcher_ops {
      * Of dispatchers whose devices come and go, which are those of an ek_expert_source; else NULL.
      * Both between layers, by the owner.
      */
-    /** Have some come or gone since this was last asked? */
-    bool (*devices_changed)(ek_dispatcher *self);
+    /**
+     * Have some come or gone since this was last asked? Takes in what devices say of their load, to
+     * be called between steps, and every now and then when there are none.
+     * @param out_loads_known whether all that are there have said so lately
+     */
+    bool (*devices_changed)(ek_dispatcher *self, bool *out_loads_known);
     /**
      * What lies in the slots of a layer now.
      * @param slot_beg        (n_devices + 1) first slot of each device

@@ -33,6 +33,11 @@ void ek_keel_adopt(ek_keel *keel, int32_t layer, const int32_t *slot_expert)
     keel->has_view = false; /* experts' loads are those of other devices now */
 }
 
+void ek_keel_loads_known(ek_keel *keel, bool are_known)
+{
+    keel->is_blind = !are_known;
+}
+
 /* ---- within a step ---- */
 
 /** An expert is as busy as the least busy device that has it. */

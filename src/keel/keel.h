@@ -129,6 +129,12 @@ void ek_keel_tick(ek_keel *keel, int64_t now_us, bool view_is_used, ek_keel_news
  */
 void ek_keel_adopt(ek_keel *keel, int32_t layer, const int32_t *slot_expert);
 
+/**
+ * Do devices say how busy they are? While they do not, ticks take no samples: the view grows old,
+ * and whoever goes by it notices. True from the start.
+ */
+void ek_keel_loads_known(ek_keel *keel, bool are_known);
+
 /** When the next tick has something to do. */
 int64_t ek_keel_due_us(const ek_keel *keel);
 

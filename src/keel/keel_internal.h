@@ -29,6 +29,7 @@ struct ek_keel {
     int64_t *busy_ns; /* (n_layers, n_devices) */
     int32_t *queue;   /* (n_layers, n_devices) most rows that waited; NULL: not known */
     int64_t next_sample_us;
+    bool is_blind; /* devices do not say how busy they are */
     ek_route_view view;
     bool has_view;
     float *utilisation;                  /* (n_layers, n_experts) */

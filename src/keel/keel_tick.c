@@ -31,6 +31,10 @@ static void sample(ek_keel *keel, int64_t now_us)
     keel->next_sample_us = now_us + keel->setup.sample_us;
     ek_telemetry_experts_read(keel->setup.devices, 0, NULL, NULL, keel->busy_ns);
     keel->tail_us = take_tail(keel);
+    if (keel->is_blind) {
+        ek_telemetry_load_view_miss(keel->load);
+        return;
+    }
     /* The first one publishes nothing; a blocked one is counted, and its time is in the next. */
     if (keel->queue) ek_telemetry_queues_most(keel->setup.queues, keel->queue);
     (void)!ek_telemetry_load_view_sample(keel->load, now_us, keel->busy_ns, keel->queue);

@@ -138,11 +138,17 @@ void ek_telemetry_experts_add_request(ek_expert_stats *stats, int32_t layer, int
                               memory_order_relaxed);
 }
 
-void ek_telemetry_experts_add_busy(ek_expert_stats *stats, int32_t layer, int32_t expert,
-                                   int64_t busy_ns, int64_t service_us)
+void ek_telemetry_experts_add_load(ek_expert_stats *stats, int32_t layer, int32_t expert,
+                                   int64_t busy_ns)
 {
     atomic_fetch_add_explicit(counter_of(stats, FIGURE_BUSY, layer, expert), (uint64_t)busy_ns,
                               memory_order_relaxed);
+}
+
+void ek_telemetry_experts_add_busy(ek_expert_stats *stats, int32_t layer, int32_t expert,
+                                   int64_t busy_ns, int64_t service_us)
+{
+    ek_telemetry_experts_add_load(stats, layer, expert, busy_ns);
     size_t cell = (size_t)layer * (size_t)stats->n_experts + (size_t)expert;
     ek_telemetry_service_record(&stats->service[cell], service_us > 0 ? (uint64_t)service_us : 0);
 }

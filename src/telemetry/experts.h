@@ -50,6 +50,9 @@ void ek_telemetry_experts_add_request(ek_expert_stats *stats, int32_t layer, int
  */
 void ek_telemetry_experts_add_busy(ek_expert_stats *stats, int32_t layer, int32_t expert,
                                    int64_t busy_ns, int64_t service_us);
+/** busy_ns of compute that is known as a sum only: no service time goes with it. */
+void ek_telemetry_experts_add_load(ek_expert_stats *stats, int32_t layer, int32_t expert,
+                                   int64_t busy_ns);
 
 /**
  * Take the snapshots that are due at now_us; one thread, at least every EK_EXPERT_WINDOW_SAMPLE_US.

@@ -2,9 +2,11 @@
 """Goal: where experts are computed changes nothing about an answer.
 Method: greedy answers of one process against those of a front with two and four workers, with and without replicas,
 encrypted and bare; numbers as bf16 against themselves with another number of workers."""
+import json
+import time
 import unittest
 
-from cluster_rig import MODEL, Front, Worker, alone, complete, harness, make_certs, metric, texts
+from cluster_rig import MODEL, PROMPTS, Front, Worker, alone, complete, harness, make_certs, metric, texts
 
 QUARTERS = ["*:0-7", "*:8-15", "*:16-23", "*:24-31"]
 
@@ -99,6 +101,23 @@ cluster:
 """)
                 with harness.Server("--threads", "1", "--config", tmp / "front.yaml", model=MODEL) as front:
                     self.assertEqual(texts(front), self.expected)
+
+    def test_paced_workers(self):
+        # 20 ms for each dispatch: 4 layers and 8 tokens to generate are at least 0.6 s, and nothing else changes.
+        with harness.folder() as tmp:
+            certs = make_certs(tmp / "certs", "w0", "w1")
+            pace = ("--set", "worker.pace_latency=20ms")
+            with Worker(certs / "w0", "--experts", "*:0-15", *pace) as a, \
+                    Worker(certs / "w1", "--experts", "*:16-31", *pace) as b:
+                with Front(certs / "front", [a, b]) as front:
+                    begin = time.monotonic()
+                    status, text = complete(front, PROMPTS[0], 8)
+                    took = time.monotonic() - begin
+                    self.assertEqual(status, 200, text)
+                    self.assertTrue(self.expected[0].startswith(text), text)
+                    self.assertGreater(took, 0.6)
+                    workers = json.loads(front.request("GET", "/v1/cluster")[2])["workers"]
+                    self.assertGreater(sum(worker["busy_s"] for worker in workers), 0.6)
 
     def test_a_worker_says_what_it_loaded(self):
         with harness.folder() as tmp:

@@ -169,6 +169,42 @@ class Failures(unittest.TestCase):
             self.assertEqual(traffic.wrong, [])
             self.assertEqual(states(front), ["serving", "serving"])
 
+    def test_loads_that_are_not_known(self):
+        # Half a second without a report: routing must not go by what was last heard.
+        certs, (a, b) = self.rig("all", "all")
+        with Front(certs / "front", [a, b], "--set", "cluster.hedge_after=100ms", "--set", "routing.policy=discount",
+                   "--set", "routing.discount_load=1") as front:
+            with Traffic(front, self.expected) as traffic:
+                traffic.wait_for(5)
+                missed = metric(front, "evenkeel_load_samples_missed_total")
+                wait_until(lambda: metric(front, "evenkeel_load_samples_total") > 0, "samples")
+                b.send_signal(signal.SIGSTOP)
+                time.sleep(0.9)
+                b.send_signal(signal.SIGCONT)
+                wait_until(lambda: metric(front, "evenkeel_load_samples_missed_total") > missed, "samples missed")
+                traffic.wait_for(5)
+
+    def test_slow_start(self):
+        certs, (a, b) = self.rig("all", "all")
+        with Front(certs / "front", [a, b], "--set", "cluster.slow_start=1h") as front, \
+                Traffic(front, self.expected) as traffic:
+            def rows():
+                devices = json.loads(front.request("GET", "/v1/experts?window=all")[2])["devices"]
+                return [sum(layer[d] for layer in devices["tokens"]) for d in range(2)]
+            traffic.wait_for(20)
+            first = rows()
+            self.assertGreater(first[1], 0.3 * first[0])
+            b.send_signal(signal.SIGKILL)
+            wait_until(lambda: states(front)[1] == "absent", "its absence")
+            self.keep(b.again())
+            wait_until(lambda: states(front) == ["serving", "serving"], "its return")
+            before = rows()
+            traffic.wait_for(40)
+            new = [now - then for now, then in zip(rows(), before)]
+            self.assertGreater(new[1], 0)
+            self.assertLess(new[1], 0.3 * new[0], new)
+            self.assertEqual(traffic.wrong, [])
+
     def test_killed_without_a_replica_fails(self):
         certs, (a, b) = self.rig("*:0-15", "*:16-31")
         with Front(certs / "front", [a, b]) as front:

@@ -355,6 +355,31 @@ static void test_devices_come_and_go(void **state)
     end(f);
 }
 
+/** While devices do not say how busy they are, the view they left grows old. */
+static void test_unknown_loads_make_no_samples(void **state)
+{
+    (void)state;
+    fixture *f = start(2, 16);
+    open(f);
+    pass(f, 0, 0, 30);
+    pass(f, 0, 0, 30);
+    uint64_t version = ek_keel_view(f->keel, f->now_us)->version;
+    ek_keel_loads_known(f->keel, false);
+    for (int i = 1; i <= 8; i++) {
+        pass(f, 0, 0, 90);
+        const ek_route_view *view = ek_keel_view(f->keel, f->now_us);
+        assert_int_equal(view->version, version);
+        assert_int_equal(view->age_us, i * PERIOD_US);
+    }
+    ek_load_view_stats stats;
+    ek_telemetry_load_view_stats_get(ek_keel_load(f->keel), &stats);
+    assert_int_equal(stats.n_missed, 8);
+    ek_keel_loads_known(f->keel, true);
+    pass(f, 0, 0, 10);
+    assert_int_equal(ek_keel_view(f->keel, f->now_us)->age_us, 0);
+    end(f);
+}
+
 static void test_one_device_has_nothing_to_rebalance(void **state)
 {
     (void)state;
@@ -382,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_skew_is_told_and_moved_away),
         cmocka_unit_test(test_shares_follow_a_move),
         cmocka_unit_test(test_devices_come_and_go),
+        cmocka_unit_test(test_unknown_loads_make_no_samples),
         cmocka_unit_test(test_one_device_has_nothing_to_rebalance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
