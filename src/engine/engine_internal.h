@@ -103,9 +103,9 @@ struct ek_engine {
     ek_step step;
     ek_sched_pace pace; /* what steps cost */
     ek_evenness evenness;
-    int64_t tick_us; /* when the next tick is due */
-    bool packing;    /* weights are not all packed yet */
-    int64_t pack_us; /* when packing began */
+    int64_t tick_us;       /* when the next tick is due */
+    bool packing;          /* weights are not all packed yet */
+    int64_t pack_us;       /* when packing began */
     int32_t *slot_scratch; /* (n_slots) a layer's placement on its way to the keel */
 };
 

@@ -9,7 +9,7 @@
 #define TICK_US   100000 /* how often things that age are looked at */
 #define INBOX_MAX 64     /* requests taken in between two steps */
 
-/* Packing weights: how long it may keep a request waiting, and which part of a step's time it gets. */
+/* Packing weights may keep a request waiting so long, and gets this part of a step's time. */
 #define PACK_IDLE_US   20000
 #define PACK_STEP_PART 10
 
