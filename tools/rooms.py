@@ -60,9 +60,10 @@ HEADERS = {
     "kernels": {"immintrin.h"},
     "expert": {"stdio.h"},  # snprintf for tensor names
     "engine": {"stdio.h", "xxhash.h"},  # snprintf for metric labels
-    "cluster": {"arpa/inet.h", "fcntl.h", "netdb.h", "netinet/in.h", "netinet/tcp.h", "openssl/crypto.h",
+    "cluster": {"arpa/inet.h", "dlfcn.h", "fcntl.h", "netdb.h", "netinet/in.h", "netinet/tcp.h", "openssl/crypto.h",
                 "openssl/err.h", "openssl/evp.h", "openssl/pem.h", "openssl/rand.h", "openssl/ssl.h",
-                "openssl/x509v3.h", "poll.h", "stdio.h", "sys/socket.h", "sys/stat.h", "sys/uio.h", "unistd.h"},
+                "openssl/x509v3.h", "poll.h", "stdio.h", "stdlib.h", "sys/socket.h", "sys/stat.h", "sys/uio.h",
+                "ucp/api/ucp.h", "unistd.h"},
     "http": {"*"},
     "gateway": {"jansson.h", "stdio.h", "stdlib.h"},
     "tune": {"cblas.h", "stdio.h", "stdlib.h"},  # snprintf for what went wrong, qsort

@@ -21,6 +21,7 @@ build|lib:jansson|libjansson-dev|JSON
 build|lib:yaml-0.1|libyaml-dev|YAML configuration
 build|lib:libpcre2-8|libpcre2-dev|regular expressions of the tokenizers
 build|lib:libcrypto|libssl-dev|SHA-256 and HMAC; TLS between front and workers (libssl)
+build|file:ucp/api/ucp.h|libucx-dev|headers of UCX and, to run it, libucx0: the fabric ucx between front and workers
 build|lib:libxxhash|libxxhash-dev|hashes of prompt prefixes
 build|lib:hwloc|libhwloc-dev|cores and NUMA nodes, for pinned threads
 build|lib:openblas|libopenblas-dev|matrix products of calibrate

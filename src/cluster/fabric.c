@@ -20,14 +20,16 @@ bool ek_cluster_link_wait(ek_link *const *links, int32_t n, int64_t timeout_us)
 {
     struct pollfd fds[LINKS_MAX];
     nfds_t n_fds = 0;
+    bool is_ready = false;
     for (int32_t i = 0; i < n && n_fds < LINKS_MAX; i++) {
         ek_link_wish wish;
         if (!links[i]) continue;
         links[i]->ops->wish(links[i], &wish);
+        is_ready |= wish.is_ready;
         short events = (short)((wish.read ? POLLIN : 0) | (wish.write ? POLLOUT : 0));
         fds[n_fds++] = (struct pollfd){.fd = wish.fd, .events = events};
     }
-    return poll(fds, n_fds, poll_ms(timeout_us)) != 0;
+    return is_ready || poll(fds, n_fds, poll_ms(timeout_us)) != 0;
 }
 
 /* Until the link can go on, or the deadline. @return false: it has passed */

@@ -34,6 +34,7 @@ typedef struct ek_link_wish {
     int fd;
     bool read;
     bool write;
+    bool is_ready; /* it need not wait at all */
 } ek_link_wish;
 
 typedef struct ek_link_ops {
@@ -60,7 +61,8 @@ typedef struct ek_link_ops {
      * @return EK_OK complete; EK_AGAIN not yet; EK_EPEER
      */
     ek_status (*body)(ek_link *self, void *out_body);
-    void (*wish)(const ek_link *self, ek_link_wish *out_wish);
+    /** To be asked right before each wait: it may ask for a wake-up. */
+    void (*wish)(ek_link *self, ek_link_wish *out_wish);
     /** Any thread: the owner's calls fail from now on, and one that waits returns. */
     void (*interrupt)(ek_link *self);
     /** Finish a connection's opening: who is it? @return EK_OK; EK_EPEER; EK_ETIMEOUT */
@@ -102,6 +104,21 @@ typedef struct ek_fabric_ops {
     ek_status (*connect)(ek_fabric *self, const char *address, int64_t deadline_us,
                          ek_link **out_link, ek_err *err);
     void (*destroy)(ek_fabric *self);
+
+    /*
+     * Of fabrics whose links meet by addresses that two sides tell each other over a link that they
+     * have already; those have no listeners and do not connect. NULL: it is no such fabric.
+     */
+    /** Half a link. @return EK_OK; EK_EUNSUPPORTED; EK_ENOMEM */
+    ek_status (*open)(ek_fabric *self, ek_link **out_link, ek_err *err);
+    /** Its address. @return bytes; 0: it has none, or does not fit */
+    size_t (*address)(const ek_link *link, uint8_t *out_address, size_t room);
+    /**
+     * The other half's address: from now on it is a link.
+     * @param address unchanged for the call
+     * @return EK_OK; EK_EPEER; EK_EFORMAT
+     */
+    ek_status (*meet)(ek_link *link, const uint8_t *address, size_t bytes, ek_err *err);
 } ek_fabric_ops;
 
 /** Implementations embed this as their first member. Any thread, once it is there. */

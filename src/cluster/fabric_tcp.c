@@ -223,7 +223,7 @@ static ek_status link_body(ek_link *base, void *out_body)
     return EK_OK;
 }
 
-static void link_wish(const ek_link *base, ek_link_wish *out_wish)
+static void link_wish(ek_link *base, ek_link_wish *out_wish)
 {
     const tcp_link *link = (const tcp_link *)base;
     bool sends = link->out_at < link->out_n;

@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "cluster/dispatch.h"
 #include "cluster/fabric_tcp.h"
+#include "cluster/fabric_ucx.h"
 #include "cluster/front_internal.h"
 #include "cluster/net.h"
 #include "sys/clock.h"
@@ -124,6 +125,8 @@ static ek_status open_all(ek_front *front, const ek_model *model, ek_metrics *me
     status = read_workers(front, err);
     if (status == EK_OK) status = ek_cluster_fabric_tls(front->params.certs, &front->tls, err);
     if (status == EK_OK) status = ek_cluster_fabric_tcp(&front->tcp, err);
+    if (status == EK_OK && front->params.fabric == EK_CLUSTER_FABRIC_UCX)
+        status = ek_cluster_fabric_ucx(&front->ucx, err);
     if (status == EK_OK && ek_cluster_identity(model->gguf, front->identity) != EK_OK)
         status = ek_err_set(err, EK_EINTERNAL, "OpenSSL has no SHA-256");
     if (status == EK_OK) status = open_metrics(front, metrics, err);
@@ -174,6 +177,7 @@ void ek_cluster_front_destroy(ek_front *front)
     ek_sys_free(front->members);
     ek_cluster_fabric_destroy(front->tls);
     ek_cluster_fabric_destroy(front->tcp);
+    ek_cluster_fabric_destroy(front->ucx);
     ek_sys_region_close(&front->metrics_region);
     ek_sys_mutex_fini(&front->lock);
     ek_sys_free(front);

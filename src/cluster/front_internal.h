@@ -14,6 +14,7 @@ struct ek_front {
     ek_wire_shape shape;
     ek_fabric *tls; /* owned, like all below */
     ek_fabric *tcp;
+    ek_fabric *ucx;     /* NULL: not asked for */
     ek_member *members; /* (n_members) */
     int32_t n_members;
     ek_expert_source source;

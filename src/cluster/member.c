@@ -110,18 +110,15 @@ static ek_status read_welcome(const ek_wire_header *header, const uint8_t *body,
     session->n_threads = welcome.n_threads;
     session->weight_bytes = (int64_t)welcome.weight_bytes;
     session->plain_port = welcome.plain_port;
+    session->fabrics = welcome.fabrics;
     return EK_OK;
 }
 
-/* Which fabric data take to this worker, and where. */
-static ek_status choose_fabric(const ek_member *member, const ek_session *session,
-                               ek_fabric **out_fabric, char *out_address, size_t bytes, ek_err *err)
+/* Which fabric data take to this worker. */
+static ek_status choose_fabric(const ek_member *member, const ek_session *session, const char *host,
+                               ek_fabric **out_fabric, ek_err *err)
 {
     const ek_front *front = member->front;
-    char host[EK_NET_HOST_MAX];
-    uint16_t port;
-    ek_status status = ek_cluster_net_split(member->address, host, &port, err);
-    if (status != EK_OK) return status;
     ek_cluster_fabric_choice choice = front->params.fabric;
     if (choice == EK_CLUSTER_FABRIC_AUTO)
         choice = session->plain_port && ek_cluster_net_is_loopback(host) ? EK_CLUSTER_FABRIC_TCP
@@ -130,23 +127,56 @@ static ek_status choose_fabric(const ek_member *member, const ek_session *sessio
         return ek_err_set(err, EK_EUNSUPPORTED,
                           "it takes no bare data links; set worker.fabric to tcp there, or "
                           "cluster.fabric to tls here");
-    bool is_bare = choice == EK_CLUSTER_FABRIC_TCP;
-    *out_fabric = is_bare ? front->tcp : front->tls;
-    snprintf(out_address, bytes, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
-             (unsigned)(is_bare ? session->plain_port : port));
+    if (choice == EK_CLUSTER_FABRIC_UCX && !(session->fabrics & EK_WIRE_FABRIC_UCX))
+        return ek_err_set(err, EK_EUNSUPPORTED,
+                          "it takes no data links over UCX; set worker.fabric to ucx there, or "
+                          "cluster.fabric to tls here");
+    *out_fabric = choice == EK_CLUSTER_FABRIC_UCX   ? front->ucx
+                  : choice == EK_CLUSTER_FABRIC_TCP ? front->tcp
+                                                    : front->tls;
     return EK_OK;
 }
 
-static ek_status open_data(const ek_member *member, ek_session *session,
+static ek_status connect_data(const ek_member *member, ek_session *session, ek_fabric *fabric,
+                              const char *host, uint16_t port, ek_err *err)
+{
+    char address[EK_NET_HOST_MAX + 8];
+    if (fabric == member->front->tcp) port = session->plain_port;
+    snprintf(address, sizeof address, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
+             (unsigned)port);
+    return fabric->ops->connect(fabric, address, ek_sys_now_us() + JOIN_US, &session->data, err);
+}
+
+/* Tell each other over the control link where the halves of the data link are. */
+static ek_status meet_data(ek_link *control, ek_session *session, ek_fabric *fabric, ek_err *err)
+{
+    uint8_t address[EK_WIRE_ADDRESS_MAX];
+    int64_t until_us = ek_sys_now_us() + JOIN_US;
+    ek_status status = fabric->ops->open(fabric, &session->data, err);
+    if (status != EK_OK) return status;
+    ek_wire_header header = ek_cluster_wire_header(EK_WIRE_OPEN, session->epoch);
+    header.body_bytes = (uint32_t)fabric->ops->address(session->data, address, sizeof address);
+    status =
+        ek_cluster_link_send(control, &header, (ek_span){address, header.body_bytes}, until_us);
+    /* Load reports may come before the answer. */
+    while (status == EK_OK && header.kind != EK_WIRE_OPENED)
+        status = ek_cluster_link_receive(control, &header, address, sizeof address, until_us);
+    if (status != EK_OK) return link_failed(control, status, err);
+    return fabric->ops->meet(session->data, address, header.body_bytes, err);
+}
+
+static ek_status open_data(const ek_member *member, ek_link *control, ek_session *session,
                            const uint8_t token[EK_WIRE_TOKEN_BYTES], ek_err *err)
 {
     ek_fabric *fabric = NULL;
-    char address[EK_NET_HOST_MAX + 8];
+    char host[EK_NET_HOST_MAX];
+    uint16_t port = 0;
     uint8_t body[SCRAP_BYTES];
-    ek_status status = choose_fabric(member, session, &fabric, address, sizeof address, err);
+    ek_status status = ek_cluster_net_split(member->address, host, &port, err);
+    if (status == EK_OK) status = choose_fabric(member, session, host, &fabric, err);
     if (status == EK_OK)
-        status =
-            fabric->ops->connect(fabric, address, ek_sys_now_us() + JOIN_US, &session->data, err);
+        status = fabric->ops->open ? meet_data(control, session, fabric, err)
+                                   : connect_data(member, session, fabric, host, port, err);
     if (status != EK_OK) return status;
     session->fabric = fabric->ops->name;
     ek_wire_header header = ek_cluster_wire_header(EK_WIRE_ATTACH, session->epoch);
@@ -168,7 +198,7 @@ static ek_status join_over(const ek_member *member, ek_link *control, uint8_t *b
     ek_status status = say_hello(member->front, control, err);
     if (status == EK_OK) status = take_welcome(control, &header, body, room, err);
     if (status == EK_OK) status = read_welcome(&header, body, session, token, err);
-    return status == EK_OK ? open_data(member, session, token, err) : status;
+    return status == EK_OK ? open_data(member, control, session, token, err) : status;
 }
 
 static ek_status join(ek_member *member, ek_link **out_control, ek_session **out_session,

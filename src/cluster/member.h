@@ -35,6 +35,7 @@ typedef struct ek_session {
     int64_t weight_bytes;
     int32_t n_threads;
     uint16_t plain_port;
+    uint16_t fabrics;    /* that meet by addresses */
     _Atomic bool over;   /* the control link has ended: released by the member's thread */
     _Atomic bool broken; /* the data link has: released by the engine's thread */
 } ek_session;

@@ -15,6 +15,7 @@ typedef enum ek_cluster_fabric_choice {
     EK_CLUSTER_FABRIC_AUTO, /* bare within a machine, encrypted between machines */
     EK_CLUSTER_FABRIC_TLS,
     EK_CLUSTER_FABRIC_TCP, /* bare: for an isolated segment */
+    EK_CLUSTER_FABRIC_UCX, /* bare, over whatever UCX finds */
 } ek_cluster_fabric_choice;
 
 typedef enum ek_cluster_wire { EK_CLUSTER_WIRE_F32, EK_CLUSTER_WIRE_BF16 } ek_cluster_wire;

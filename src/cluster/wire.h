@@ -26,6 +26,7 @@
 #define EK_WIRE_TOKENS_MAX     65536 /* of one dispatch */
 #define EK_WIRE_TOKEN_BYTES    16    /* of the secret that ties a data link to its control link */
 #define EK_WIRE_TEXT_MAX       256   /* bytes of a refusal */
+#define EK_WIRE_ADDRESS_MAX    2048  /* of half a link, in OPEN and OPENED */
 
 /** Kinds of messages; a number is never used again for something else. */
 typedef enum ek_wire_kind {
@@ -37,7 +38,9 @@ typedef enum ek_wire_kind {
     EK_WIRE_LOAD,      /* worker, each 100 ms: I am here, and this is what I have to do */
     EK_WIRE_DISPATCH,  /* front: compute these rows */
     EK_WIRE_COMBINE,   /* worker: here they are */
-    EK_WIRE_BYE,       /* worker: I end, on purpose */
+    EK_WIRE_BYE,       /* either: I end, on purpose */
+    EK_WIRE_OPEN,      /* front: let us have a data link of a fabric that meets by addresses */
+    EK_WIRE_OPENED,    /* worker: my half of it */
     EK_WIRE_KIND_END,
 } ek_wire_kind;
 
@@ -89,13 +92,15 @@ typedef struct ek_wire_hello {
 
 static_assert(sizeof(ek_wire_hello) == 56, "hello");
 
+#define EK_WIRE_FABRIC_UCX 1u
+
 /** Body of WELCOME on a control link; the set of experts follows (cluster/expert_set.h). */
 typedef struct ek_wire_welcome {
     uint8_t token[EK_WIRE_TOKEN_BYTES]; /* the data link's first body */
     uint64_t weight_bytes;              /* of its experts */
     int32_t n_threads;
     uint16_t plain_port; /* where unencrypted data links are taken; 0: nowhere */
-    uint16_t reserved;   /* 0 */
+    uint16_t fabrics;    /* EK_WIRE_FABRIC_*: what OPEN may ask for */
 } ek_wire_welcome;
 
 static_assert(sizeof(ek_wire_welcome) == 32, "welcome");

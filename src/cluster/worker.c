@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "cluster/fabric_tcp.h"
+#include "cluster/fabric_ucx.h"
 #include "cluster/net.h"
 #include "cluster/worker_internal.h"
 #include "sys/clock.h"
@@ -101,7 +102,7 @@ static void seat_main(void *ctx)
 
 /* ---- doors ---- */
 
-static void seat_guest(ek_worker *worker, ek_link *link, bool is_control)
+void ek_cluster_worker_seat(ek_worker *worker, ek_link *link, bool is_control)
 {
     ek_worker_seat *seat = take_seat(worker);
     if (!seat) {
@@ -129,7 +130,7 @@ static void keep_door(ek_worker *worker, const ek_fabric *fabric, ek_listener *l
         ek_link *link;
         ek_status status = fabric->ops->accept(listener, ACCEPT_US, &link);
         if (status == EK_OK)
-            seat_guest(worker, link, is_control);
+            ek_cluster_worker_seat(worker, link, is_control);
         else if (status == EK_EFULL)
             ek_sys_sleep_us(FULL_US);
     }
@@ -160,6 +161,7 @@ static ek_status make_welcome(ek_worker *worker)
         .weight_bytes = (uint64_t)worker->resident->expert_bytes,
         .n_threads = ek_sys_pool_threads(worker->resident->pool),
         .plain_port = ek_cluster_worker_plain_port(worker),
+        .fabrics = worker->ucx ? EK_WIRE_FABRIC_UCX : 0,
     };
     memcpy(worker->welcome, &welcome, sizeof welcome);
     memcpy(worker->welcome + sizeof welcome, set->bits, set_bytes);
@@ -172,6 +174,7 @@ static ek_status open_plain(ek_worker *worker, const char *host, ek_err *err)
     bool is_v6 = strchr(host, ':') != NULL;
     char address[EK_NET_HOST_MAX + 8];
     ek_cluster_fabric_choice choice = worker->params.fabric;
+    if (choice == EK_CLUSTER_FABRIC_UCX) return ek_cluster_fabric_ucx(&worker->ucx, err);
     if (choice == EK_CLUSTER_FABRIC_TLS ||
         (choice == EK_CLUSTER_FABRIC_AUTO && !ek_cluster_net_is_loopback(host)))
         return EK_OK;
@@ -289,6 +292,7 @@ void ek_cluster_worker_destroy(ek_worker *worker)
     if (worker->plain) worker->tcp->ops->unlisten(worker->plain);
     ek_cluster_fabric_destroy(worker->tls);
     ek_cluster_fabric_destroy(worker->tcp);
+    ek_cluster_fabric_destroy(worker->ucx);
     for (int i = 0; i < EK_CLUSTER_FRONTS_MAX; i++)
         ek_cluster_resident_desk_close(&worker->fronts[i].desk);
     ek_sys_cond_fini(&worker->left);

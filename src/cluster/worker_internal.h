@@ -50,6 +50,7 @@ struct ek_worker {
     ek_wire_shape shape; /* its tokens_max is what a front may ask for at most */
     ek_fabric *tls;      /* owned, like all below */
     ek_fabric *tcp;      /* NULL: no bare links */
+    ek_fabric *ucx;      /* NULL: no links over UCX */
     ek_listener *listener;
     ek_listener *plain;
     char address[EK_FABRIC_PEER_TEXT_MAX];
@@ -72,6 +73,9 @@ struct ek_worker {
 void ek_cluster_worker_control(ek_worker_seat *seat, const ek_wire_header *hello, const void *body);
 /** Run a data connection that began with this ATTACH, to its end. */
 void ek_cluster_worker_data(ek_worker_seat *seat, const ek_wire_header *attach, const void *body);
+
+/** A connection that has a link already gets a thread, which owns it. */
+void ek_cluster_worker_seat(ek_worker *worker, ek_link *link, bool is_control);
 
 /** Send a refusal and log it. */
 void ek_cluster_worker_refuse(ek_worker_seat *seat, const char *why);

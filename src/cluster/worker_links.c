@@ -17,7 +17,6 @@
     3000000 /* without a word: a front on a busy machine is not dropped for less */
 #define GREETING_US 5000000
 #define SLICE_US    200000 /* of waiting for a dispatch, between two looks whether to end */
-#define BEAT_BYTES  64     /* of a body that nobody expects on a control link */
 
 void ek_cluster_worker_report(const ek_worker *worker, ek_wire_header *header)
 {
@@ -132,11 +131,32 @@ static ek_status welcome(ek_worker_seat *seat, const ek_worker_front *front)
 
 /* ---- heartbeats ---- */
 
+/* The front's half of a data link came: answer with the other one. Its thread sees ATTACH first. */
+static bool open_half(ek_worker_seat *seat, const ek_wire_header *open, const uint8_t *body)
+{
+    ek_worker *worker = seat->worker;
+    uint8_t address[EK_WIRE_ADDRESS_MAX];
+    ek_link *link = NULL;
+    ek_err err = {0};
+    const ek_fabric_ops *ops = worker->ucx ? worker->ucx->ops : NULL;
+    ek_wire_header opened = ek_cluster_wire_header(EK_WIRE_OPENED, open->epoch);
+    if (!ops || ops->open(worker->ucx, &link, &err) != EK_OK) return false;
+    opened.body_bytes = (uint32_t)ops->address(link, address, sizeof address);
+    ek_span answer = {address, opened.body_bytes};
+    if (opened.body_bytes == 0 || ops->meet(link, body, open->body_bytes, &err) != EK_OK ||
+        ek_cluster_link_send(seat->link, &opened, answer, ek_sys_now_us() + GREETING_US) != EK_OK) {
+        ek_cluster_link_close(link);
+        return false;
+    }
+    ek_cluster_worker_seat(worker, link, false);
+    return true;
+}
+
 /* Reports and heartbeats until one of the two ends. @return why, for the log */
 static const char *keep_in_touch(ek_worker_seat *seat, uint32_t epoch)
 {
     ek_worker *worker = seat->worker;
-    uint8_t scrap[BEAT_BYTES];
+    uint8_t body[EK_WIRE_ADDRESS_MAX];
     int64_t heard_us = ek_sys_now_us(), next_us = heard_us;
     uint64_t echo_us = 0;
     for (;;) {
@@ -152,15 +172,20 @@ static const char *keep_in_touch(ek_worker_seat *seat, uint32_t epoch)
                 EK_OK)
                 return seat->link->broken.text;
             if (leaves) return "worker leaves";
+            echo_us = 0;
             next_us = now_us + LOAD_US;
         }
         ek_wire_header header;
-        ek_status status =
-            ek_cluster_link_receive(seat->link, &header, scrap, sizeof scrap, next_us);
+        ek_status status = ek_cluster_link_receive(seat->link, &header, body, sizeof body, next_us);
         if (status == EK_OK) {
             heard_us = ek_sys_now_us();
-            if (header.kind == EK_WIRE_BEAT && header.epoch == epoch) echo_us = header.echo_us;
+            if (header.kind == EK_WIRE_BEAT && header.epoch == epoch) {
+                echo_us = header.echo_us;
+                next_us = heard_us; /* at once: the front measures the way there and back */
+            }
             if (header.kind == EK_WIRE_BYE) return "front leaves";
+            if (header.kind == EK_WIRE_OPEN && !open_half(seat, &header, body))
+                return "no data link of that kind can be opened";
         } else if (status != EK_AGAIN) {
             return seat->link->broken.text;
         }

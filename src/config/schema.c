@@ -86,6 +86,7 @@ static const ek_config_choice policies[] = {
 static const ek_config_choice fabrics[] = {{"auto", EK_CLUSTER_FABRIC_AUTO},
                                            {"tls", EK_CLUSTER_FABRIC_TLS},
                                            {"tcp", EK_CLUSTER_FABRIC_TCP},
+                                           {"ucx", EK_CLUSTER_FABRIC_UCX},
                                            {NULL, 0}};
 static const ek_config_choice wires[] = {
     {"f32", EK_CLUSTER_WIRE_F32}, {"bf16", EK_CLUSTER_WIRE_BF16}, {NULL, 0}};
@@ -254,10 +255,11 @@ const ek_config_key ek_config_keys[] = {
      .help = "Directory that `evenkeel cluster init` made for this front."},
     {"cluster", "fabric", EK_CONFIG_CHOICE, AT(ek_cluster_fabric_choice, cluster.fabric), "auto",
      .choices = fabrics,
-     .help =
-         "How activations travel: encrypted (`tls`), or bare (`tcp`) over a segment that nobody "
-         "else can reach. `auto` is bare within a machine and encrypted between machines. What "
-         "workers are told and asked is always encrypted."},
+     .help = "How activations travel: encrypted (`tls`), or bare (`tcp`, and `ucx` for RDMA) over "
+             "a segment "
+             "that nobody else can reach. `auto` is bare within a machine and encrypted between "
+             "machines. What "
+             "workers are told and asked is always encrypted."},
     {"cluster", "wire", EK_CONFIG_CHOICE, AT(ek_cluster_wire, cluster.wire), "f32",
      .choices = wires,
      .help = "Numbers that activations travel as: `bf16` is half the bytes, and rounds."},
@@ -304,7 +306,8 @@ const ek_config_key ek_config_keys[] = {
     {"worker", "fabric", EK_CONFIG_CHOICE, AT(ek_cluster_fabric_choice, worker.fabric), "auto",
      .choices = fabrics,
      .help = "Data links that it takes: encrypted ones always; bare ones with `tcp`, and with "
-             "`auto` where `listen` is of this machine only."},
+             "`auto` where "
+             "`listen` is of this machine only; those over UCX with `ucx`."},
     {"worker", "fronts_max", EK_CONFIG_INT, AT(int32_t, worker.fronts_max), "8", 1,
      EK_CLUSTER_FRONTS_MAX, .help = "Fronts that it serves at once."},
     {"worker", "tokens_max", EK_CONFIG_INT, AT(int32_t, worker.tokens_max), "4096", 1, 65536,

@@ -7,9 +7,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import harness  # noqa: E402
+
+# What data travel over: every test of answers and failures runs with each of tcp, tls and ucx.
+FABRIC = os.environ.get("EK_FABRIC", "auto")
+os.environ.setdefault("UCX_NET_DEVICES", "lo")
 
 MODEL = harness.SOURCE / "models/demo-q8_0.gguf"
 PROMPTS = ["Once upon a time", "1 2 3 4 5", "def main():", "\u7269\u6d41\u8ba2\u5355\u67e5\u8be2", "Long ago in a land " * 12]
@@ -31,13 +36,17 @@ class Worker:
         self.arguments = (certs, *arguments)
         self.model = model
         command = [str(harness.PROGRAM), "worker", "--model", str(model), "--listen", listen, "--certs", str(certs),
-                   "--threads", "1", *map(str, arguments)]
+                   "--threads", "1", "--set", f"worker.fabric={FABRIC}", *map(str, arguments)]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log,
                                         env=harness.environment())
         self.address = ""
         if wait_ready:
             self.ready_line = self.process.stdout.readline().decode()
             match = re.search(r" worker on (\S+):", self.ready_line)
+            if not match and "fabric ucx" in self.log_text():
+                self.kill()
+                print(f"skipped: {self.log_text().strip()}")
+                raise unittest.SkipTest("no UCX here")
             if not match:
                 self.kill()
                 raise AssertionError(f"no ready line but {self.ready_line!r}; log: {self.log_text()}")
@@ -86,8 +95,8 @@ class Front(harness.Server):
 
     def __init__(self, certs, workers, *arguments, **fields):
         addresses = ",".join(worker if isinstance(worker, str) else worker.address for worker in workers)
-        super().__init__("--threads", "1", "--workers", addresses, "--certs", str(certs), *arguments, model=MODEL,
-                         **fields)
+        super().__init__("--threads", "1", "--workers", addresses, "--certs", str(certs), "--set",
+                         f"cluster.fabric={FABRIC}", *arguments, model=MODEL, **fields)
 
     def __exit__(self, kind, value, trace):
         if kind is not None:

@@ -6,7 +6,8 @@ import json
 import time
 import unittest
 
-from cluster_rig import MODEL, PROMPTS, Front, Worker, alone, complete, harness, make_certs, metric, texts
+from cluster_rig import FABRIC, MODEL, PROMPTS, Front, Worker, alone, complete, harness, make_certs, metric, texts
+from harness import wait_until
 
 QUARTERS = ["*:0-7", "*:8-15", "*:16-23", "*:24-31"]
 
@@ -47,8 +48,18 @@ class Answers(unittest.TestCase):
     def test_replicas(self):
         self.check(["all", "all"], expected=self.expected)
 
-    def test_encrypted(self):
-        self.check(["*:0-20", "*:12-31"], "--set", "cluster.fabric=tls", expected=self.expected)
+    def test_overlapping_sets(self):
+        self.check(["*:0-20", "*:12-31"], expected=self.expected)
+
+    def test_the_fabric_is_the_one_asked_for(self):
+        with harness.folder() as tmp:
+            certs = make_certs(tmp / "certs", "w0")
+            with Worker(certs / "w0") as worker, Front(certs / "front", [worker]) as front:
+                fabric = json.loads(front.request("GET", "/v1/cluster")[2])["workers"][0]["fabric"]
+                self.assertEqual(fabric, "tcp" if FABRIC == "auto" else FABRIC)
+                round_trip = lambda: json.loads(front.request("GET", "/v1/cluster")[2])["workers"][0]["round_trip_ms"]
+                wait_until(lambda: round_trip() > 0, "a heartbeat's round trip")
+                self.assertLess(round_trip(), 90)  # not the time until the next report
 
     def test_weights_as_they_lie_in_the_file(self):
         self.check(["*:0-15", "*:16-31"], worker_arguments=("--set", "engine.pack_weights=false"),

@@ -22,6 +22,7 @@
 #include "base/attr.h"
 #include "cluster/certs.h"
 #include "cluster/fabric_tcp.h"
+#include "cluster/fabric_ucx.h"
 #include "cluster/net.h"
 #include "sys/clock.h"
 
@@ -200,6 +201,61 @@ static void carries_encrypted(void **state EK_UNUSED)
     carry("worker", "front");
 }
 
+static void carries_over_ucx(void **state EK_UNUSED)
+{
+    static const size_t sizes[] = {0, 1, 16, 4000, 70000, BODY};
+    ek_fabric *fabric = NULL;
+    ek_link *half[2] = {NULL};
+    uint8_t address[2][EK_WIRE_ADDRESS_MAX], *out = malloc(BODY), *in = malloc(BODY);
+    size_t bytes[2];
+    ek_err err = {0};
+    setenv("UCX_NET_DEVICES", "lo", 0);
+    if (ek_cluster_fabric_ucx(&fabric, &err) != EK_OK) {
+        print_message("skipped: %s\n", err.text);
+        free(out);
+        free(in);
+        skip();
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(fabric->ops->open(fabric, &half[i], &err), EK_OK);
+        bytes[i] = fabric->ops->address(half[i], address[i], sizeof address[i]);
+        assert_in_range(bytes[i], 1, sizeof address[i]);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(fabric->ops->meet(half[i], address[1 - i], bytes[1 - i], &err), EK_OK);
+    for (size_t s = 0; s < EK_COUNT_OF(sizes); s++) {
+        /* Two parts: the second one goes with the header. */
+        size_t n = sizes[s], n_tail = n > 4000 ? 4000 : n;
+        ek_wire_header header = ek_cluster_wire_header(EK_WIRE_COMBINE, 3), back = {0};
+        header.body_bytes = (uint32_t)n;
+        for (size_t i = 0; i < n; i++)
+            out[i] = (uint8_t)(i * 7 + s);
+        const ek_span parts[] = {{out, n - n_tail}, {out + n - n_tail, n_tail}};
+        ek_status sent = half[0]->ops->send(half[0], &header, parts, 2);
+        ek_status got = EK_AGAIN, whole = EK_AGAIN;
+        memset(in, 0xee, BODY);
+        for (int64_t until_us = ek_sys_now_us() + 5 * SECOND; ek_sys_now_us() < until_us;) {
+            if (sent == EK_AGAIN) sent = half[0]->ops->flush(half[0]);
+            if (got == EK_AGAIN) got = half[1]->ops->header(half[1], &back);
+            if (got == EK_OK && whole == EK_AGAIN) whole = half[1]->ops->body(half[1], in);
+            if (sent != EK_AGAIN && whole != EK_AGAIN) break;
+            ek_cluster_link_wait(half, 2, 1000);
+        }
+        assert_int_equal(sent, EK_OK);
+        assert_int_equal(whole, EK_OK);
+        assert_memory_equal(&header, &back, sizeof header);
+        assert_memory_equal(in, out, n);
+    }
+    /* One ends, whoever waits on the other side hears of it. */
+    half[1]->ops->interrupt(half[1]);
+    assert_int_equal(half[1]->ops->header(half[1], &(ek_wire_header){0}), EK_EPEER);
+    ek_cluster_link_close(half[1]);
+    ek_cluster_link_close(half[0]);
+    ek_cluster_fabric_destroy(fabric);
+    free(out);
+    free(in);
+}
+
 /* ---- who may not ---- */
 
 /* The handshake fails on one side at least, and whoever refuses says why. */
@@ -313,9 +369,13 @@ static void names_missing_files(void **state EK_UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(carries_bare),          cmocka_unit_test(carries_encrypted),
-        cmocka_unit_test(refuses_strangers),     cmocka_unit_test(refuses_those_without_tls),
-        cmocka_unit_test(sees_through_nonsense), cmocka_unit_test(reads_addresses),
+        cmocka_unit_test(carries_bare),
+        cmocka_unit_test(carries_encrypted),
+        cmocka_unit_test(carries_over_ucx),
+        cmocka_unit_test(refuses_strangers),
+        cmocka_unit_test(refuses_those_without_tls),
+        cmocka_unit_test(sees_through_nonsense),
+        cmocka_unit_test(reads_addresses),
         cmocka_unit_test(names_missing_files),
     };
     return cmocka_run_group_tests(tests, make_certs, remove_certs);
