@@ -15,7 +15,7 @@ MODEL_WORK ?= training
 export PATH := /usr/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build setup check format docs docs-check fuzz install clean model model-eval
+.PHONY: help run test build setup check format docs docs-check calibration fuzz install clean model model-eval
 
 help:
 	@echo "make run          install what is missing, build, serve $(MODEL) on 127.0.0.1:8080 (ARGS=...)"
@@ -25,6 +25,7 @@ help:
 	@echo "make format       clang-format and comment width over every C file"
 	@echo "make docs         write the generated pages (docs/CONFIG.md)"
 	@echo "make docs-check   do what the docs say and compare"
+	@echo "make calibration  show and check what calibrate does to the bundled model (a quarter of an hour)"
 	@echo "make fuzz         each fuzzer for FUZZ_SECONDS (now $(FUZZ_SECONDS))"
 	@echo "make model        train the bundled model anew in $(MODEL_WORK) (docs/MODEL.md); goes on where it was stopped"
 	@echo "make model-eval   ask $(MODEL) 500 questions and count the right answers"
@@ -67,6 +68,9 @@ docs: build
 
 docs-check: build
 	@python3 tools/check_docs.py $(BUILD)
+
+calibration: setup-test build
+	@python3 tools/demo_calibration.py $(BUILD)
 
 fuzz: setup-fuzz
 	@tools/fuzz.sh $(FUZZ_SECONDS)

@@ -15,8 +15,7 @@
 #include "sys/cpu.h"
 #include "sys/signal.h"
 
-#define CHUNK_DEFAULT  512
-#define TOKENS_DEFAULT 32768
+#define CHUNK_DEFAULT 512
 
 typedef enum doing { DO_RUN, DO_RECORD, DO_INSPECT } doing;
 
@@ -63,7 +62,8 @@ static const ek_cli_option options[] = {
     {OPTION_TARGET, "target", "R", "busiest/mean expert to get to (default 1.2)", NULL},
     {OPTION_RESET, "reset", "L[,L..]", "begin in these layers with gates that know nothing", NULL},
     {OPTION_ROUNDS, "rounds", "N", "record anew and go on, N in all (default 2; states: 1)", NULL},
-    {OPTION_TOKENS, "tokens", "N", "tokens that are recorded (default 32768)", NULL},
+    {OPTION_TOKENS, "tokens", "N", "tokens that are recorded (default 65536, memory allowing)",
+     NULL},
     {OPTION_CHUNK, "chunk", "N", "tokens computed as one text (default 512, or the context)", NULL},
     {OPTION_SEED, "seed", "N", "of noise and shuffling (default 1)", NULL},
     {OPTION_STEPS, "steps", "N", "optimiser steps of a layer, at most (default 2000)", NULL},
@@ -91,8 +91,7 @@ static const ek_cli_option options[] = {
 
 static ek_cli_calibrate_options defaults(void)
 {
-    ek_cli_calibrate_options o = {
-        .kernels = EK_KERNELS_AUTO, .n_tokens = TOKENS_DEFAULT, .mend = 3};
+    ek_cli_calibrate_options o = {.kernels = EK_KERNELS_AUTO, .mend = 3};
     ek_tune_params_default(&o.tune);
     return o;
 }
@@ -192,6 +191,25 @@ static int take_option(const ek_cli_args *args, int id, ek_cli_calibrate_options
     return taken ? -1 : EK_EXIT_USAGE;
 }
 
+/* What is written must not be what is read: a model above all. */
+static int check_outputs(const ek_cli_calibrate_options *o)
+{
+    const char *written[] = {o->out_path, o->checkpoint_path, o->log_path};
+    for (size_t w = 0; w < EK_COUNT_OF(written); w++) {
+        if (!written[w]) continue;
+        bool same = ek_sys_file_same(written[w], o->model_path) ||
+                    (o->states_path && ek_sys_file_same(written[w], o->states_path)) ||
+                    (o->overlay_path && ek_sys_file_same(written[w], o->overlay_path));
+        for (int32_t i = 0; i < o->n_texts; i++)
+            same |= ek_sys_file_same(written[w], o->text_path[i]);
+        if (same)
+            return ek_cli_fail(EK_EXIT_USAGE,
+                               "calibrate: %s is read, too; write to a file of its own",
+                               written[w]);
+    }
+    return EK_EXIT_OK;
+}
+
 /* What goes together. @return EK_EXIT_OK, or the code of a mistake that has been said */
 static int check_options(const ek_cli_calibrate_options *o, doing what)
 {
@@ -203,6 +221,8 @@ static int check_options(const ek_cli_calibrate_options *o, doing what)
                            "calibrate: either --text FILE... or --states FILE is needed");
     if (what != DO_INSPECT && !o->out_path)
         return ek_cli_fail(EK_EXIT_USAGE, "calibrate: --out FILE is needed");
+    const int same = check_outputs(o);
+    if (same != EK_EXIT_OK) return same;
     if (o->n_reset > 0 && o->tune.method == EK_TUNE_BIAS)
         return ek_cli_fail(EK_EXIT_USAGE, "calibrate: --reset needs --method router or both, since "
                                           "biases cannot teach a gate");

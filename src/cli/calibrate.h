@@ -32,7 +32,7 @@ typedef struct ek_cli_calibrate_options {
     const char *log_path;        /* CSV of every look; NULL: none */
     ek_kernels_choice kernels;
     int64_t n_threads;
-    int64_t n_tokens;     /* of a recording, at most */
+    int64_t n_tokens;     /* of a recording, at most; 0: what memory allows */
     int64_t chunk_tokens; /* 0: the model's context, at most 512 */
     int64_t n_rounds;
     double mend;

@@ -80,6 +80,18 @@ static json_t *balance_json(const ek_balance *b)
                      "slots", (json_int_t)b->tokens);
 }
 
+/* Token-slots of each expert of a layer on the text that was kept back; null: there was none. */
+static json_t *counts_json(const ek_cli_calibration *c, int32_t layer, bool after)
+{
+    if (!c->measured) return json_null();
+    const ek_cli_calibrate_measure *m = after ? &c->after : &c->before;
+    json_t *array = json_array();
+    for (int32_t e = 0; e < c->gates.n_experts; e++)
+        json_array_append_new(array,
+                              json_integer(m->counts[(int64_t)layer * c->gates.n_experts + e]));
+    return array;
+}
+
 static json_t *layer_json(const ek_cli_calibration *c, int32_t l)
 {
     const ek_cli_calibrate_layer *layer = &c->layers[l];
@@ -91,7 +103,7 @@ static json_t *layer_json(const ek_cli_calibration *c, int32_t l)
         json_array_append_new(mended, json_integer(layer->mended[i]));
     return json_pack(
         "{s:i, s:s, s:s, s:o, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, "
-        "s:o}",
+        "s:o, s:o, s:o}",
         "layer", l, "end", ends[r->end], "why", r->why, "before", balance_json(&before), "after",
         balance_json(&after), "kl_before", layer->before.kl, "kl", layer->after.kl, "score_loss",
         layer->after.score_loss, "mass_top1_before", layer->before.mass_top1, "mass_top1",
@@ -99,7 +111,8 @@ static json_t *layer_json(const ek_cli_calibration *c, int32_t l)
         layer->gradient_norm_max, "balance_weight", r->balance_weight, "loss_balance",
         r->losses.balance, "loss_z", r->losses.z, "mended", mended, "output_variance_before",
         numbers(c->variance_before + at, c->gates.n_experts), "output_variance",
-        numbers(c->variance_after + at, c->gates.n_experts));
+        numbers(c->variance_after + at, c->gates.n_experts), "slots_before",
+        counts_json(c, l, false), "slots", counts_json(c, l, true));
 }
 
 void ek_cli_calibrate_print_json(const ek_cli_calibration *c)

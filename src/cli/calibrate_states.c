@@ -5,6 +5,9 @@
 #include "engine/scan.h"
 #include "sys/thread.h"
 
+#define TOKENS_DEFAULT      65536
+#define RECORDING_BYTES_MAX ((uint64_t)4 << 30)
+
 /* Where one scan puts things. */
 typedef struct scanning {
     ek_cli_calibration *c;
@@ -115,11 +118,22 @@ static ek_status scan(scanning *s, const ek_model_file *file, ek_cli_calibrate_m
     return status;
 }
 
+/* As many as make figures steady, or fit into a part of the memory that nobody will miss. */
+static int64_t tokens_allowed(const ek_model_params *p)
+{
+    const uint64_t quarter = ek_sys_mem_available() / 4;
+    const uint64_t bytes = quarter < RECORDING_BYTES_MAX ? quarter : RECORDING_BYTES_MAX;
+    const uint64_t of_token = (uint64_t)p->n_layers * (uint64_t)(p->d_model + p->n_experts) * 4 + 4;
+    const uint64_t n = bytes / of_token;
+    return n > TOKENS_DEFAULT ? TOKENS_DEFAULT : n > 0 ? (int64_t)n : 1;
+}
+
 ek_status ek_cli_calibrate_record(ek_cli_calibration *c, const ek_model_file *file,
                                   ek_cli_calibrate_measure *measure, ek_err *err)
 {
     const ek_model_params *p = &file->model->params;
-    const int64_t asked = c->options->n_tokens, there = c->corpus.n_tokens;
+    const int64_t there = c->corpus.n_tokens;
+    const int64_t asked = c->options->n_tokens > 0 ? c->options->n_tokens : tokens_allowed(p);
     const ek_states_shape shape = {
         .n_tokens = (int32_t)(asked < there ? asked : there),
         .n_layers = p->n_layers,

@@ -195,3 +195,10 @@ bool ek_sys_file_exists(const char *path)
 {
     return access(path, F_OK) == 0;
 }
+
+bool ek_sys_file_same(const char *path, const char *other)
+{
+    struct stat a, b;
+    return stat(path, &a) == 0 && stat(other, &b) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}

@@ -45,4 +45,7 @@ EK_MUST ek_status ek_sys_file_write(const char *path, ek_span bytes, ek_err *err
 
 bool ek_sys_file_exists(const char *path);
 
+/** Do two paths lead to one file? False where either is not there. */
+bool ek_sys_file_same(const char *path, const char *other);
+
 #endif

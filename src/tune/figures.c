@@ -92,19 +92,15 @@ static void look_at_token(const ek_gate_problem *p, look *l, int32_t row, int64_
 {
     int32_t n = p->gate.n_experts, top_k = p->gate.top_k;
     const double *z = l->logits + (int64_t)row * n, *zt = l->teacher + (int64_t)row * n;
-    double q[EK_ROUTE_EXPERTS_MAX], t[EK_ROUTE_EXPERTS_MAX], got = 0, best = 0, max = z[0], sum = 0;
-    ek_tune_log_choice(p->gate.score, z, n, q);
-    ek_tune_log_choice(p->gate.score, zt, n, t);
+    double q[EK_ROUTE_EXPERTS_MAX], log_q[EK_ROUTE_EXPERTS_MAX], t[EK_ROUTE_EXPERTS_MAX];
+    double log_t[EK_ROUTE_EXPERTS_MAX], got = 0, best = 0;
+    double lse = ek_tune_choice(p->gate.score, z, n, q, log_q);
+    ek_tune_choice(p->gate.score, zt, n, t, log_t);
     for (int32_t e = 0; e < n; e++) {
-        double teacher = exp(t[e]);
-        l->kl += teacher * (t[e] - q[e]);
-        t[e] = teacher;
-        l->mass[e] += exp(q[e]);
-        max = fmax(max, z[e]);
+        l->kl += t[e] * (log_t[e] - log_q[e]);
+        l->mass[e] += q[e];
     }
-    for (int32_t e = 0; e < n; e++)
-        sum += exp(z[e] - max);
-    l->z += (max + log(sum)) * (max + log(sum));
+    l->z += lse * lse;
     choose(p, l, zt, p->bias, l->ids + top_k);
     choose(p, l, z, l->bias, l->ids);
     for (int32_t k = 0; k < top_k; k++) {

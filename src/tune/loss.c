@@ -19,48 +19,81 @@ static double log_sigmoid(double z)
     return z >= 0 ? -log1p(exp(-z)) : z - log1p(exp(z));
 }
 
-void ek_tune_log_choice(ek_route_score score, const double *logits, int32_t n, double *out)
+/* exp(u - max) of all, their sum to 1, and their logarithms. @return logsumexp(u) */
+static double normalise(const double *u, int32_t n, double *out_choice, double *out_log)
 {
+    double max = u[0], sum = 0;
+    for (int32_t e = 1; e < n; e++)
+        max = fmax(max, u[e]);
     for (int32_t e = 0; e < n; e++)
-        out[e] = score == EK_ROUTE_SIGMOID ? log_sigmoid(logits[e]) : logits[e];
-    double sum = log_sum_exp(out, n);
-    for (int32_t e = 0; e < n; e++)
-        out[e] -= sum;
+        sum += out_choice[e] = exp(u[e] - max);
+    double lse = max + log(sum);
+    for (int32_t e = 0; e < n; e++) {
+        out_choice[e] /= sum;
+        out_log[e] = u[e] - lse;
+    }
+    return lse;
 }
 
-/* KL of one token; leaves q in `choice`. */
-static double kl_of(const ek_loss_batch *b, int32_t token, double *choice)
+double ek_tune_choice(ek_route_score score, const double *logits, int32_t n, double *out_choice,
+                      double *out_log)
 {
-    double teacher[EK_ROUTE_EXPERTS_MAX], kl = 0;
-    int64_t at = (int64_t)token * b->n_experts;
-    ek_tune_log_choice(b->score, b->teacher + at, b->n_experts, teacher);
-    ek_tune_log_choice(b->score, b->logits + at, b->n_experts, choice);
-    for (int32_t e = 0; e < b->n_experts; e++) {
-        kl += exp(teacher[e]) * (teacher[e] - choice[e]);
-        choice[e] = exp(choice[e]);
-    }
-    return kl;
+    if (score != EK_ROUTE_SIGMOID) return normalise(logits, n, out_choice, out_log);
+    double u[EK_ROUTE_EXPERTS_MAX] = {0};
+    for (int32_t e = 0; e < n; e++)
+        u[e] = log_sigmoid(logits[e]);
+    normalise(u, n, out_choice, out_log);
+    return log_sum_exp(logits, n);
+}
+
+/* How u changes with z. */
+static double slope(ek_route_score score, double z)
+{
+    return score == EK_ROUTE_SIGMOID ? exp(log_sigmoid(-z)) : 1;
 }
 
 /*
- * Gradient of one token. KL gives q - p for u; the balance term's derivative with respect to q_e is
- * the same for all tokens, and passes through the softmax; u's own derivative with respect to z is
- * 1 or, for a sigmoid, 1 - sigmoid(z). The z-loss looks at z itself.
+ * One token: its part of the losses, and of the gradient all but the balance term's. KL gives q - p
+ * for u; the z-loss looks at z itself.
  */
-static void gradient_of(const ek_loss_batch *b, const ek_loss_weights *w, int32_t token,
-                        double *out)
+static void add_token(const ek_loss_batch *b, const ek_loss_weights *w, int32_t token,
+                      double *gradient, ek_losses *sum)
 {
     int32_t n = b->n_experts;
-    const double *z = b->logits + (int64_t)token * n, *q = b->choice + (int64_t)token * n;
-    double teacher[EK_ROUTE_EXPERTS_MAX], pull = 0;
-    ek_tune_log_choice(b->score, b->teacher + (int64_t)token * n, n, teacher);
-    double lse = log_sum_exp(z, n), per_share = w->balance * n;
+    int64_t at = (int64_t)token * n;
+    const double *z = b->logits + at;
+    double *q = b->choice + at, log_q[EK_ROUTE_EXPERTS_MAX];
+    double p[EK_ROUTE_EXPERTS_MAX], log_p[EK_ROUTE_EXPERTS_MAX], kl = 0;
+    ek_tune_choice(b->score, b->teacher + at, n, p, log_p);
+    double lse = ek_tune_choice(b->score, z, n, q, log_q);
+    for (int32_t e = 0; e < n; e++) {
+        kl += p[e] * (log_p[e] - log_q[e]);
+        b->mean_choice[e] += q[e] / b->n_tokens;
+    }
+    sum->kl += kl / b->n_tokens;
+    sum->z += lse * lse / b->n_tokens;
+    for (int32_t e = 0; gradient && e < n; e++) {
+        double softmax = b->score == EK_ROUTE_SIGMOID ? exp(z[e] - lse) : q[e];
+        gradient[at + e] = (q[e] - p[e]) * slope(b->score, z[e]) + w->z * 2 * lse * softmax;
+    }
+}
+
+/*
+ * The balance term's derivative with respect to q_e is the same for all tokens, and passes through
+ * the softmax.
+ */
+static void add_balance(const ek_loss_batch *b, const ek_loss_weights *w, int32_t token,
+                        double *gradient)
+{
+    int32_t n = b->n_experts;
+    int64_t at = (int64_t)token * n;
+    const double *z = b->logits + at, *q = b->choice + at;
+    double per_share = w->balance * n, pull = 0;
     for (int32_t e = 0; e < n; e++)
         pull += per_share * b->share[e] * q[e];
     for (int32_t e = 0; e < n; e++) {
-        double du = q[e] - exp(teacher[e]) + q[e] * (per_share * b->share[e] - pull);
-        double dz = b->score == EK_ROUTE_SIGMOID ? du * exp(log_sigmoid(-z[e])) : du;
-        out[e] = (dz + w->z * 2 * lse * exp(z[e] - lse)) / b->n_tokens;
+        double du = q[e] * (per_share * b->share[e] - pull);
+        gradient[at + e] = (gradient[at + e] + du * slope(b->score, z[e])) / b->n_tokens;
     }
 }
 
@@ -68,21 +101,14 @@ void ek_tune_loss(const ek_loss_batch *batch, const ek_loss_weights *weights, do
                   ek_losses *out_losses)
 {
     const ek_loss_batch *b = batch;
-    int32_t n = b->n_experts;
     ek_losses sum = {0};
-    memset(b->mean_choice, 0, (size_t)n * sizeof *b->mean_choice);
-    for (int32_t t = 0; t < b->n_tokens; t++) {
-        double *choice = b->choice + (int64_t)t * n;
-        double lse = log_sum_exp(b->logits + (int64_t)t * n, n);
-        sum.kl += kl_of(b, t, choice) / b->n_tokens;
-        sum.z += lse * lse / b->n_tokens;
-        for (int32_t e = 0; e < n; e++)
-            b->mean_choice[e] += choice[e] / b->n_tokens;
-    }
-    for (int32_t e = 0; e < n; e++)
-        sum.balance += n * b->share[e] * b->mean_choice[e];
-    sum.total = sum.kl + weights->balance * sum.balance + weights->z * sum.z;
+    memset(b->mean_choice, 0, (size_t)b->n_experts * sizeof *b->mean_choice);
+    for (int32_t t = 0; t < b->n_tokens; t++)
+        add_token(b, weights, t, out_gradient, &sum);
     for (int32_t t = 0; out_gradient && t < b->n_tokens; t++)
-        gradient_of(b, weights, t, out_gradient + (int64_t)t * n);
+        add_balance(b, weights, t, out_gradient);
+    for (int32_t e = 0; e < b->n_experts; e++)
+        sum.balance += b->n_experts * b->share[e] * b->mean_choice[e];
+    sum.total = sum.kl + weights->balance * sum.balance + weights->z * sum.z;
     *out_losses = sum;
 }

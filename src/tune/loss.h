@@ -43,8 +43,14 @@ typedef struct ek_loss_batch {
     double *mean_choice;   /* (n_experts) written: P */
 } ek_loss_batch;
 
-/** ln of the choice distribution of one token's logits. */
-void ek_tune_log_choice(ek_route_score score, const double *logits, int32_t n, double *out);
+/**
+ * The choice distribution of one token's logits, and its logarithm.
+ * @param out_choice (n) q
+ * @param out_log    (n) ln q
+ * @return logsumexp of the logits
+ */
+double ek_tune_choice(ek_route_score score, const double *logits, int32_t n, double *out_choice,
+                      double *out_log);
 
 /**
  * @param out_gradient (n_tokens, n_experts) of total with respect to logits; NULL: not wanted

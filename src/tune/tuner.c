@@ -7,10 +7,11 @@
 #include "tune/tuner_internal.h"
 
 #define ROWS_MIN    256 /* of a batch's buffers: what is multiplied at once elsewhere */
+#define LOOKS       40  /* at what is kept back, unless told otherwise */
 #define LOOK_PASSES 5   /* bias passes between two looks */
 
 /* A gate that is judged to be even enough has this part of the way left, so that it stays so. */
-static const double target_margin = 0.1;
+static const double target_margin = 0.2;
 
 static const char *const method_names[] = {"bias", "router", "both"};
 
@@ -22,7 +23,6 @@ void ek_tune_params_default(ek_tune_params *out_params)
         .seed = 1,
         .n_steps = 2000,
         .batch = 1024,
-        .look_steps = 50,
         .patience = 12,
         .rate = 0.01,
         .balance_weight = 0.1,
@@ -76,7 +76,7 @@ static ek_status check(const ek_tune_params *p, ek_err *err)
         {"target", p->target, 1.001, EK_ROUTE_EXPERTS_MAX},
         {"steps", (double)p->n_steps, 1, 1e9},
         {"batch", p->batch, 1, 1 << 20},
-        {"look_steps", p->look_steps, 1, 1e9},
+        {"look_steps", p->look_steps, 0, 1e9},
         {"patience", p->patience, 1, 1e9},
         {"rate", p->rate, 1e-9, 1e9},
         {"balance weight", p->balance_weight, 0, 1e6},
@@ -149,6 +149,21 @@ static void look_at(ek_tuner *t, const double *weight, const double *bias, ek_ga
     ek_assert(status == EK_OK); /* the scratch is as long as it says */
 }
 
+static void copy_gate(const ek_tuner *t, double *weight, double *bias, const double *from_weight,
+                      const double *from_bias)
+{
+    memcpy(weight, from_weight, (size_t)t->n_weights * sizeof *weight);
+    memcpy(bias, from_bias, (size_t)t->problem->gate.n_experts * sizeof *bias);
+}
+
+/* The gate that was looked at last is the best so far. */
+static void keep_best(ek_tuner *t)
+{
+    t->state.has_best = true;
+    t->state.report.best = t->state.report.now;
+    copy_gate(t, t->best_weight, t->best_bias, t->weight, t->bias);
+}
+
 /* Where to begin: the teacher, a gate that has learned nothing, or, for biases alone, as found. */
 static void start(ek_tuner *t)
 {
@@ -174,7 +189,8 @@ static void start(ek_tuner *t)
     t->row_start = fmax(longest_row(p->teacher, n, d), longest_row(t->weight, n, d));
     t->rate_unit = length / sqrt((double)t->n_weights);
     if (t->rate_unit == 0) t->rate_unit = 1;
-    t->state.report.now = t->state.report.best = t->state.report.start;
+    t->state.report.best = t->state.report.start;
+    look_at(t, t->weight, t->bias, &t->state.report.now);
     t->state.report.balance_weight = t->params.balance_weight;
 }
 
@@ -206,6 +222,8 @@ ek_status ek_tune_tuner_create(const ek_gate_problem *problem, const ek_tune_par
     if (!t) return ek_err_set(err, EK_ENOMEM, "no memory for a tuner");
     t->problem = problem;
     t->params = *params;
+    if (t->params.look_steps == 0)
+        t->params.look_steps = params->n_steps > LOOKS ? (int32_t)(params->n_steps / LOOKS) : 1;
     t->n_weights = (int64_t)problem->gate.n_experts * problem->d_model;
     t->adam.n = t->n_weights;
     t->has_bias = problem->bias || problem->begin_bias || params->method != EK_TUNE_ROUTER;
@@ -215,6 +233,8 @@ ek_status ek_tune_tuner_create(const ek_gate_problem *problem, const ek_tune_par
     t->state.report.in_bias = params->method == EK_TUNE_BIAS;
     t->state.report.n_planned = params->method == EK_TUNE_BIAS ? params->n_passes : params->n_steps;
     if (t->state.report.in_bias) ek_tune_bias_begin(t);
+    /* What it begins with is the first candidate, unless it has learned nothing yet. */
+    if (!params->reset) keep_best(t);
     *out_tuner = t;
     return EK_OK;
 }
@@ -234,24 +254,20 @@ const float *ek_tune_choose(ek_tuner *t, const double *logits)
 
 static double inner_target(const ek_tuner *t)
 {
-    return t->params.target - target_margin * (t->params.target - 1);
+    double far = (1 - target_margin) * (t->params.target - 1);
+    bool first_of_both = t->params.method == EK_TUNE_BOTH && !t->state.report.in_bias;
+    return 1 + (first_of_both ? 2 * far : far);
 }
 
-/* Even enough comes first, then near to the teacher; among gates that are not, the even ones. */
+/* Even enough comes first, then near to the teacher; among gates that are not, both count. */
 static bool is_better(const ek_tuner *t, const ek_gate_figures *a, const ek_gate_figures *b)
 {
     double target = inner_target(t);
     bool a_even = a->balance.max_over_mean <= target, b_even = b->balance.max_over_mean <= target;
     if (a_even != b_even) return a_even;
-    if (a_even) return a->kl + a->score_loss < b->kl + b->score_loss;
-    return a->balance.max_over_mean < b->balance.max_over_mean;
-}
-
-static void copy_gate(const ek_tuner *t, double *weight, double *bias, const double *from_weight,
-                      const double *from_bias)
-{
-    memcpy(weight, from_weight, (size_t)t->n_weights * sizeof *weight);
-    memcpy(bias, from_bias, (size_t)t->problem->gate.n_experts * sizeof *bias);
+    double far_a = a->kl + a->score_loss, far_b = b->kl + b->score_loss;
+    if (a_even) return far_a < far_b;
+    return a->balance.max_over_mean + far_a < b->balance.max_over_mean + far_b;
 }
 
 static ek_status end(ek_tuner *t, ek_tune_end why)
@@ -275,15 +291,15 @@ static bool look(ek_tuner *t)
     look_at(t, t->weight, t->bias, &r->now);
     if (ek_tune_guard_collapsed(&t->params.guard, &r->now, &r->start, r->why)) return false;
     copy_gate(t, t->good_weight, t->good_bias, t->weight, t->bias);
-    if (t->state.has_best && !is_better(t, &r->now, &r->best)) {
-        /* Before a gate is even enough, patience would end the search for the right weight. */
-        t->state.n_idle += !r->in_bias && r->best.balance.max_over_mean <= inner_target(t);
+    if (!t->state.has_best || is_better(t, &r->now, &r->best)) {
+        keep_best(t);
+        if (!r->in_bias) t->state.n_idle = 0;
         return true;
     }
-    if (!r->in_bias) t->state.n_idle = 0;
-    t->state.has_best = true;
-    r->best = r->now;
-    copy_gate(t, t->best_weight, t->best_bias, t->weight, t->bias);
+    /* A gate that is not even enough yet, or has just been reset, is given time. */
+    bool settled = !t->params.reset || 2 * t->state.n_steps >= t->params.n_steps;
+    bool even = r->best.balance.max_over_mean <= inner_target(t);
+    t->state.n_idle += !r->in_bias && even && settled;
     return true;
 }
 
@@ -316,15 +332,18 @@ static ek_status run_router(ek_tuner *t)
     for (int32_t i = 0; i < t->params.look_steps && t->state.n_steps < t->params.n_steps; i++)
         if (!ek_tune_router_step(t)) return fail(t, EK_TUNE_EXPLODED);
     r->n_done = t->state.n_steps;
+    if (ek_tune_guard_exploded(&t->params.guard, t->gradient, t->weight, t->problem->gate.n_experts,
+                               t->problem->d_model, t->row_start, r->why))
+        return fail(t, EK_TUNE_EXPLODED);
     if (!look(t)) return fail(t, EK_TUNE_COLLAPSED);
     steer(t);
     bool idle = t->state.n_idle >= t->params.patience;
     if (!idle && t->state.n_steps < t->params.n_steps) return EK_AGAIN;
-    if (t->state.report.best.balance.max_over_mean <= inner_target(t))
-        return end(t, EK_TUNE_REACHED);
-    if (t->params.method == EK_TUNE_ROUTER) return end(t, EK_TUNE_EXHAUSTED);
+    bool even = r->best.balance.max_over_mean <= inner_target(t);
+    if (t->params.method == EK_TUNE_ROUTER)
+        return end(t, even ? EK_TUNE_REACHED : EK_TUNE_EXHAUSTED);
     turn_to_bias(t);
-    return EK_AGAIN;
+    return r->best.balance.max_over_mean <= inner_target(t) ? end(t, EK_TUNE_REACHED) : EK_AGAIN;
 }
 
 static ek_status run_bias(ek_tuner *t)

@@ -11,10 +11,11 @@
  *         the logits, clipped gradients, Adam. Differs from training: the weight of the balance
  *         loss is not set but found. It rises while the states that are kept back are not even
  *         enough, and falls when they are.
- * both    router first, then bias on what it gave.
+ * both router until twice as far from even as asked for, then bias for the rest: biases cost less
+ *         per token moved, but cannot mend what a gate has forgotten.
  *
  * What counts is judged on the states that are kept back: among gates that reach the target the
- * one nearest to the teacher is best, among others the most even one. A tuner that explodes or
+ * one nearest to the teacher is best; among others both count. A tuner that explodes or
  * collapses goes back to the last good gate and says why. The caller decides about time: each call
  * of ek_tune_tuner_run does a bounded amount of work, and between calls the state can be saved.
  * Deterministic given (problem, params). Pure; one thread; memory is the arena's.
@@ -42,7 +43,7 @@ typedef struct ek_tune_params {
     /* router */
     int64_t n_steps;
     int32_t batch;         /* tokens of a step */
-    int32_t look_steps;    /* steps between two looks at the states that are kept back */
+    int32_t look_steps;    /* between two looks at the states that are kept back; 0: a 40th */
     int32_t patience;      /* looks without a better gate once one is even enough, then it ends */
     double rate;           /* peak learning rate, in parts of the teacher's typical weight */
     double balance_weight; /* at start */

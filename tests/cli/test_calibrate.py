@@ -93,6 +93,7 @@ class Mistakes(Case):
                 ([*model, *text, *out, "--reset", "0,x"], "write layers as 0,3,5"),
                 ([*model, *text, *out, "--reset", "99"], "--reset names layer 99"),
                 ([*model, *text, *out, "--target", "1"], "--target"),
+                ([*model, *text, "--out", TINY], "is read, too"), ([*model, *text, *out, "--log", self.text], "is read, too"),
                 ([*model, *text, *out, "--chunk", "1000000"], "the model's context"),
                 ([*model, "--states", "y", *out, "--rounds", "2"], "--rounds needs --text")):
             with self.subTest(part):
@@ -215,7 +216,8 @@ class Resume(Case):
         damaged[len(damaged) // 2] ^= 1
         keep.write_bytes(damaged)
         self.fails(65, [*other, *self.ARGUMENTS], "keep: is damaged")
-        self.fails(65, [*other[:-1], self.text, *self.ARGUMENTS], "is no checkpoint")
+        keep.write_text("no checkpoint, but longer than one has to be " * 9)
+        self.fails(65, [*other, *self.ARGUMENTS], "is no checkpoint")
 
 
 class Terminal(Case):

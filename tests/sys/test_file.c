@@ -221,6 +221,19 @@ static void test_exists(void **state)
     assert_false(ek_sys_file_exists(path_of("not-here")));
 }
 
+static void test_same(void **state)
+{
+    (void)state;
+    char here[4096];
+    write_file("one", "x");
+    write_file("two", "x");
+    snprintf(here, sizeof here, "%s", path_of("one"));
+    assert_true(ek_sys_file_same(here, path_of("./one")));
+    assert_false(ek_sys_file_same(here, path_of("two")));
+    assert_false(ek_sys_file_same(here, path_of("not-here")));
+    assert_false(ek_sys_file_same(path_of("not-here"), path_of("not-here")));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_write_replaces_whole),
         cmocka_unit_test(test_write_fails_cleanly),
         cmocka_unit_test(test_exists),
+        cmocka_unit_test(test_same),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

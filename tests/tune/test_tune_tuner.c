@@ -198,6 +198,7 @@ static void test_explosion_goes_back_to_a_good_gate(void **state)
     double norm = ek_tune_norm(best.weight, SYN_EXPERTS * SYN_WIDTH);
     assert_true(norm < 20 * ek_tune_norm(f.problem.teacher, SYN_EXPERTS * SYN_WIDTH));
     assert_true(r->now.kl < 10);
+    assert_true(r->best.kl < 1 && r->best.score_loss < 0.2);
     assert_int_equal(ek_tune_tuner_run(tuner), EK_END);
     close_fixture(&f);
 }
