@@ -110,7 +110,7 @@ class Writer:
         if rng.random() < 0.2:
             text = text.rstrip("？?。.！!") or text
         if language == "zh":
-            if rng.random() < 0.05 and text.endswith("？"):
+            if rng.random() < 0.05 and text.endswith("？") and text[-2:-1] not in "吗呢":
                 text = text[:-1] + rng.choice(AFTER_ZH) + "？"
         elif rng.random() < 0.15:
             words = text.split(" ")

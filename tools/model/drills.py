@@ -67,7 +67,7 @@ def table(rng, language, known):
 
 
 def repetition(rng, language, known):
-    words = [value(rng, known) for _ in range(rng.randrange(1, 4))]
+    words = [value(rng, known) for _ in range(rng.randrange(1, 9))]
     text = ("，" if language == "zh" else ", ").join(words)
     return [("user", rng.choice(REPEAT[language]).format(text=text)), ("assistant", text)]
 
@@ -77,7 +77,7 @@ def write(count, seed):
     for _ in range(count):
         language = rng.choice(("zh", "en"))
         known = slots.Draw(rng, rng.choice(tuple(tables.STATES))).values[language]
-        kind = table if rng.random() < 0.75 else repetition
+        kind = table if rng.random() < 0.5 else repetition
         yield {"language": language,
                "messages": [{"role": role, "content": text}
                             for role, text in kind(rng, language, known)]}

@@ -83,6 +83,18 @@ class Template:
                 out.append(part)
         return "".join(out)
 
+    def texts(self):
+        """All texts, with the slots' names in them."""
+        return self._texts(self.parts)
+
+    def _texts(self, parts):
+        found = [""]
+        for part in parts:
+            more = [part] if isinstance(part, str) else [
+                text for option in part for text in self._texts(option)]
+            found = [text + end for text in found for end in more]
+        return found
+
     def forms(self):
         """How many texts there are, slots counted once."""
         return self._forms(self.parts)

@@ -44,7 +44,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("work", type=pathlib.Path)
     args = parser.parse_args()
-    net, rows = load(args.model), train.Rows(args.work / "valid.npz", {}, 0)
+    net, rows = load(args.model), train.Rows(args.work / "valid.npz", 0)
     print("| domain | loss |\n|---|---|")
     for domain in train.DOMAINS:
         print(f"| {domain} | {loss(net, rows, domain):.3f} |")

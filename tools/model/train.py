@@ -49,10 +49,13 @@ import checkpoint  # noqa: E402
 import gguf  # noqa: E402
 import network  # noqa: E402
 
-# Rows per step: every domain is in each batch. Both kinds are 4,096 tokens; each LONG_EVERY-th step
-# is of long rows, which teach positions up to the context's end (drills lie among its dialogues).
+# Rows per step: every domain is in each batch. All kinds are 4,096 tokens. More drills come first, until
+# copying is learned; each LONG_EVERY-th step is of long rows, which teach positions up to the context's
+# end (drills lie among its dialogues).
+DRILLING = {"dialogue": 8, "drill": 3, "zh": 2, "en": 1, "c": 1, "py": 1}
 SHORT = {"dialogue": 10, "drill": 1, "zh": 2, "en": 1, "c": 1, "py": 1}
 LONG = {"dialogue": 4, "zh": 1, "en": 1, "c": 1, "py": 1}
+DRILLING_STEPS = 800
 LONG_EVERY = 6
 STEP_TOKENS = 4096
 DOMAINS = tuple(SHORT)
@@ -99,10 +102,10 @@ def balance_at(options, step):
 class Rows:
     """The packed rows of one width. Which ones a step gets follows from its number and the seed."""
 
-    def __init__(self, path, composition, seed):
+    def __init__(self, path, seed):
         with np.load(path) as arrays:
             self.arrays = {name: arrays[name] for name in arrays.files}
-        self.composition, self.seed, self.orders = composition, seed, {}
+        self.seed, self.orders = seed, {}
 
     def order(self, domain, epoch):
         if self.orders.get(domain, (None,))[0] != epoch:
@@ -111,10 +114,10 @@ class Rows:
             self.orders[domain] = epoch, np.random.default_rng(key).permutation(count)
         return self.orders[domain][1]
 
-    def step(self, step):
+    def step(self, step, composition):
         """The step's rows, (domain, row) each, so ordered that each process gets of all domains."""
         chosen = []
-        for domain, count in self.composition.items():
+        for domain, count in composition.items():
             rows = len(self.arrays[domain + ".ids"])
             for place in range(step * count, (step + 1) * count):
                 chosen.append((domain, self.order(domain, place // rows)[place % rows]))
@@ -173,9 +176,9 @@ class Worker:
         self.rank, self.shared, self.barrier, self.options = rank, shared, barrier, options
         self.net = network.Network(config, shared.weights)
         self.names = list(self.net.weights)
-        self.short = Rows(folder / "short.npz", SHORT, options.seed)
-        self.long = Rows(folder / "long.npz", LONG, options.seed)
-        self.valid = Rows(folder / "valid.npz", {}, options.seed)
+        self.short = Rows(folder / "short.npz", options.seed)
+        self.long = Rows(folder / "long.npz", options.seed)
+        self.valid = Rows(folder / "valid.npz", options.seed)
         count, n = network.parameter_count(config), options.processes
         self.part = slice(rank * count // n, (rank + 1) * count // n)
         decayed = torch.cat([torch.full((w.numel(),), float(w.dim() > 1))
@@ -196,8 +199,11 @@ class Worker:
     def gradient(self, step):
         """This process's share of the batch's gradient, into the shared vector."""
         options, shared = self.options, self.shared
-        data = self.long if step % LONG_EVERY == LONG_EVERY - 1 else self.short
-        batch = data.step(step)
+        if step % LONG_EVERY == LONG_EVERY - 1:
+            data, composition = self.long, LONG
+        else:
+            data, composition = self.short, DRILLING if step < DRILLING_STEPS else SHORT
+        batch = data.step(step, composition)
         chosen = self.mine(batch)
         others = [r for r in range(options.processes) if r != self.rank]
         # Balance is wanted over the whole batch; what the others count now is not known yet, so
