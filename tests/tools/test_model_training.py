@@ -27,11 +27,12 @@ import pack  # noqa: E402
 TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = unittest.skipUnless(TORCH, "python3-torch is not installed, which only training needs")
 
+EXIT_STOPPED = 75  # train.py's; the module itself needs PyTorch
 TOKENS = 512
 SHAPE = {"layers": 2, "d": 64, "heads": 4, "kv-heads": 2, "experts": 8, "top-k": 2, "ff": 32, "shared-ff": 64,
          "vocabulary": TOKENS, "context": 512}
-# Of two tokens whose logits are closer than this either may win: sums are made in other orders.
-CLOSE_RACE = 0.002
+# Of two tokens whose logits are closer than this either may win: keys are cached with half the digits.
+CLOSE_RACE = 0.01
 
 
 def write_data(folder):
@@ -58,14 +59,14 @@ def train(folder, out, steps, *arguments, stop_after=None):
     shape = [word for key, value in SHAPE.items() for word in (f"--{key}", str(value))]
     process = subprocess.Popen([sys.executable, MODEL / "train.py", folder, "--out", out, "--steps", str(steps),
                                 *shape, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    lines = []
+    lines, wanted = [], EXIT_STOPPED if stop_after else 0
     for line in process.stdout:
         lines.append(line)
         if stop_after and line.startswith(stop_after):
             process.send_signal(signal.SIGTERM)
             stop_after = None
     process.stdout.close()
-    if process.wait() != 0:
+    if process.wait() != wanted:
         raise AssertionError("".join(lines))
     return lines
 
@@ -188,7 +189,7 @@ class Training(unittest.TestCase):
             self.assertEqual(found["tokens"], ids)
             with torch.no_grad():
                 wanted = net.logits(ids)[-1]
-                np.testing.assert_allclose(found["logits"], wanted.numpy(), atol=1e-3)
+                np.testing.assert_allclose(found["logits"], wanted.numpy(), atol=1e-2)
                 for token in found["greedy"]:
                     top = net.logits(ids)[-1].topk(2)
                     if top.values[0] - top.values[1] < CLOSE_RACE:
@@ -196,7 +197,7 @@ class Training(unittest.TestCase):
                     self.assertEqual(token, int(top.indices[0]))
                     ids.append(token)
                     compared += 1
-        self.assertGreater(compared, 30)
+        self.assertGreater(compared, 15)
 
     def test_rounding_to_eight_bits_is_all_that_is_lost(self):
         import checkpoint
@@ -211,6 +212,44 @@ class Training(unittest.TestCase):
         for (name, exact), rounded in pairs:
             step = exact.abs().max() / 127
             self.assertLessEqual(float((exact - rounded).abs().max()), float(step) * 0.51 + 1e-6, name)
+
+    def test_matching_heads_look_for_their_own_token(self):
+        """match.py: of the second layer's attention, more lies on what followed the same token before."""
+        import checkpoint
+        import match
+        import network
+        import torch
+        import train as trainer
+        config, _, state = checkpoint.load(self.path / "straight/checkpoint.pt")
+        tokenizer = bpe.Tokenizer.load(self.path / "tokenizer.json")
+        ids = torch.tensor([tokenizer.encode("单号：3R8T6W4 7B2K9 5N9Q 3R8T6W4 7B2K9 5N9Q")])
+        half = (ids.shape[1] - 3) // 2
+
+        def found():
+            """The attention of the matching heads from the repetition to what followed at first."""
+            net = network.Network(config, state["weights"])
+            with torch.no_grad():
+                x = match.residual_after_first_layer(net, ids, torch.zeros_like(ids))
+                h = network.norm(x, net.weights["blk.1.attn_norm.weight"])
+                size = config.head_dim
+
+                def heads(part, count):
+                    y = h @ net.weights[f"blk.1.attn_{part}.weight"].t() + net.weights[f"blk.1.attn_{part}.bias"]
+                    return net.rotate(y.view(-1, count, size).transpose(0, 1))
+
+                q, k = heads("q", config.heads), heads("k", config.kv_heads)
+                scores = q[0] @ k[0].t() / size ** 0.5
+                share = scores.masked_fill(~torch.ones_like(scores).tril().bool(), float("-inf")).softmax(-1)
+            repeated = [i for i in range(half, ids.shape[1] - 1) if int(ids[0, i]) in list(ids[0, :i - 1])]
+            first = [list(ids[0]).index(int(ids[0, i])) + 1 for i in repeated]
+            return float(share[repeated, first].mean())
+
+        before = found()
+        with torch.no_grad():
+            match.build(config, state, trainer.Rows(self.path / "short.npz", 0), tokenizer)
+        after = found()
+        self.assertGreater(after, 1.3 * before, before)
+        self.assertTrue(all(torch.isfinite(vector).all() for vector in state.values()))
 
 
 @needs_torch

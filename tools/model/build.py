@@ -35,6 +35,7 @@ VOCABULARY = (("dialogue.jsonl", 1, 4), ("drill.jsonl", 1, 0.5), ("zh.train.txt"
               ("en.train.txt", 1, 2), ("c.train.txt", 1, 1), ("py.train.txt", 1, 1))
 POEMS_TIMES = 3  # the poems are little beside the articles
 STEPS = 4000
+MATCH_STEP = 680  # when match.py gives the second layer its beginning
 
 
 def write_lines(path, objects):
@@ -85,7 +86,9 @@ def make_rows(work, _):
 
 
 def run(*command):
-    subprocess.run([sys.executable, *map(str, command)], check=True)
+    code = subprocess.run([sys.executable, *map(str, command)], check=False).returncode
+    if code:
+        sys.exit(code)  # the command has said why
 
 
 # Stage, what is there when it is done, how it is made.
@@ -114,8 +117,14 @@ def main():
             make(args.work, args.source)
     if args.data:
         return
+    training = args.work / "run"
     begin = ("--from", args.source) if args.source else ()
-    run(HERE / "train.py", args.work, "--out", args.work / "run", "--steps", args.steps, *begin)
+    steps = (HERE / "train.py", args.work, "--out", training, "--steps", args.steps, *begin)
+    if not args.source and not (training / "matched").exists():
+        run(*steps, "--until", MATCH_STEP)
+        run(HERE / "match.py", training / "checkpoint.pt", args.work)
+        (training / "matched").touch()
+    run(*steps)
     run(HERE / "export.py", args.work / "run" / "checkpoint.pt", args.work / "tokenizer.json",
         "-o", args.work / "evenkeel-demo.gguf")
 

@@ -7,7 +7,7 @@
 DIR holds what pack.py wrote. RUN gets checkpoint.pt (every five minutes, at the end, and on SIGTERM
 or SIGINT) and log.txt. Step n depends on n, the seed and the number of processes alone, never on
 the clock: a training that was stopped and resumed gives the same weights as one that was not, and
-SIGSTOP and SIGCONT only cost time. --steps may be changed between runs; it moves the end of the
+SIGSTOP and SIGCONT only cost time. Ends with 75 when a signal stopped it. --steps may be changed between runs; it moves the end of the
 schedule. A GGUF file brings weights but no optimiser state: the schedule begins with its warm-up.
 """
 
@@ -55,18 +55,20 @@ import network  # noqa: E402
 DRILLING = {"dialogue": 8, "drill": 3, "zh": 2, "en": 1, "c": 1, "py": 1}
 SHORT = {"dialogue": 10, "drill": 1, "zh": 2, "en": 1, "c": 1, "py": 1}
 LONG = {"dialogue": 4, "zh": 1, "en": 1, "c": 1, "py": 1}
-DRILLING_STEPS = 800
+DRILLING_STEPS = 1200
 LONG_EVERY = 6
 STEP_TOKENS = 4096
 DOMAINS = tuple(SHORT)
 LOG_EVERY, VALID_EVERY = 25, 250
 VALID_ROWS = 16
 CHECKPOINT_SECONDS = 300
+EXIT_STOPPED = 75
 
 
 @dataclasses.dataclass
 class Options:
     steps: int
+    until: int = 0  # stop after so many of them; 0 for all
     processes: int = 2
     seed: int = 1
     rate: float = 2e-3
@@ -283,7 +285,7 @@ class Log:
 
 
 def work(rank, shared, barrier, config, options, folder, out, begin):
-    """The loop of one process."""
+    """The loop of one process; whether it came to its end."""
     worker = Worker(rank, shared, barrier, config, options, folder)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if rank == 0:
@@ -295,16 +297,17 @@ def work(rank, shared, barrier, config, options, folder, out, begin):
     else:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     saved = time.monotonic()
-    for step in range(begin, options.steps):
+    until = options.until or options.steps
+    for step in range(begin, until):
         worker.gradient(step)
         if rank == 0 and (shared.flags[STOP] or time.monotonic() - saved > CHECKPOINT_SECONDS
-                          or step + 1 == options.steps):
+                          or step + 1 == until):
             shared.flags[SAVE] = 1
             shared.flags[STOP] *= 2  # this step is the last one
         barrier.wait()  # every gradient and flag is there
         norm, rate = worker.update(step)
         save, stop = int(shared.flags[SAVE]), int(shared.flags[STOP]) == 2
-        last = stop or step + 1 == options.steps
+        last = stop or step + 1 == until
         if (step + 1) % VALID_EVERY == 0 or last:
             worker.validate()
         else:
@@ -321,7 +324,7 @@ def work(rank, shared, barrier, config, options, folder, out, begin):
                 checkpoint.save(out / "checkpoint.pt", config, step + 1, shared.state())
         barrier.wait()  # the log has been read, the checkpoint written
         if last:
-            break
+            return step + 1 == until
 
 
 # The beginning -----------------------------------------------------------------------------------
@@ -340,11 +343,12 @@ def beginning(out, source, config, seed):
 
 
 def train(folder, out, options, config=network.Config(), source=None):
+    """Whether all steps were done."""
     out.mkdir(parents=True, exist_ok=True)
     config, begin, state = beginning(out, source, config, options.seed)
-    if begin >= options.steps:
-        print(f"{out} has its {begin} steps")
-        return
+    if begin >= (options.until or options.steps):
+        print(f"{out} has {begin} steps already")
+        return True
     shared = Shared(config, options, state)
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(options.processes)
@@ -355,12 +359,13 @@ def train(folder, out, options, config=network.Config(), source=None):
         process.start()
     (out / "pids").write_text(" ".join(str(p) for p in [os.getpid(), *(p.pid for p in others)]))
     try:
-        work(0, *arguments)
+        done = work(0, *arguments)
     except BaseException:
         barrier.abort()
         raise
     for process in others:
         process.join()
+    return done
 
 
 def main():
@@ -368,6 +373,7 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--steps", type=int, required=True, help="4,096 tokens each")
+    parser.add_argument("--until", type=int, default=0, help="stop after so many of the steps")
     parser.add_argument("--hold", type=float, default=Options.hold)
     parser.add_argument("--rate", type=float, default=Options.rate)
     parser.add_argument("--seed", type=int, default=1)
@@ -377,8 +383,9 @@ def main():
     args = parser.parse_args()
     config = network.Config(**{f.name: getattr(args, f.name)
                                for f in dataclasses.fields(network.Config)})
-    options = Options(args.steps, hold=args.hold, rate=args.rate, seed=args.seed)
-    train(args.folder, args.out, options, config, args.source)
+    options = Options(args.steps, args.until, hold=args.hold, rate=args.rate, seed=args.seed)
+    if not train(args.folder, args.out, options, config, args.source):
+        sys.exit(EXIT_STOPPED)
 
 
 if __name__ == "__main__":
