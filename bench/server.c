@@ -4,8 +4,8 @@
  *                    [--open-loop RATE] [--warm-up N] [--vocab N] [--seed N] [--json]
  *
  * What a client of the server gets: requests and tokens per second, the time to the first token,
- * from one token to the next, and to the end. load.h tells how requests are made; any server with
- * streaming /v1/completions that takes token ids will do. --spawn starts build/evenkeel serve on a
+ * from one token to the next, and to the end. cli/load.h tells how requests are made; any server
+ * with streaming /v1/completions that takes token ids will do. --spawn starts build/evenkeel serve on a
  * free port with that model and the settings given, and tells its peak memory and how long it took
  * to be ready. A few requests before the measurement warm caches up.
  *
@@ -19,14 +19,14 @@
 #include <string.h>
 
 #include "bench.h"
+#include "cli/load.h"
 #include "expert/model_file.h"
-#include "load.h"
 #include "spawn.h"
 
 enum { MODEL_ID_BYTES = 512, PATH_BYTES = 4096 };
 
 typedef struct bench {
-    ek_bench_load_params load;
+    ek_cli_load_params load;
     ek_bench_spawn_params spawn;
     int32_t n_warm_up;
     bool json, has_streams;
@@ -34,7 +34,7 @@ typedef struct bench {
     char model_id[MODEL_ID_BYTES];
 
     ek_bench_child child;
-    ek_bench_load_result result;
+    ek_cli_load_result result;
     int64_t rss_mib; /* of the child; 0: not ours, or unknown */
     double load_s;
 } bench;
@@ -60,7 +60,7 @@ static ek_status find_model(bench *b, ek_err *err)
 {
     int32_t n_vocab = 0;
     const ek_status status =
-        ek_bench_load_model(b->load.url, b->model_id, sizeof b->model_id, &n_vocab, err);
+        ek_cli_load_model(b->load.url, b->model_id, sizeof b->model_id, &n_vocab, err);
     if (status < 0) return status;
     b->load.model_id = b->model_id;
     if (b->load.n_vocab == 0) b->load.n_vocab = n_vocab;
@@ -73,18 +73,18 @@ static ek_status find_model(bench *b, ek_err *err)
 
 static ek_status warm_up(const bench *b, ek_err *err)
 {
-    ek_bench_load_result result = {0};
-    ek_bench_load_params params = b->load;
+    ek_cli_load_result result = {0};
+    ek_cli_load_params params = b->load;
     if (b->n_warm_up == 0) return EK_OK;
     params.n_requests = b->n_warm_up;
     params.n_streams = b->n_warm_up < params.n_streams ? b->n_warm_up : params.n_streams;
     params.rate = 0;
     params.seed = ~params.seed; /* other prompts: nothing of them may be in a prefix cache */
-    ek_status status = ek_bench_load_run(&params, &result, err);
+    ek_status status = ek_cli_load_run(&params, &result, err);
     if (status == EK_OK && result.n_ok == 0)
         status =
             ek_err_set(err, EK_EPEER, "no request of the warm-up went well: %s", result.problem);
-    ek_bench_load_free(&result);
+    ek_cli_load_free(&result);
     return status;
 }
 
@@ -93,25 +93,25 @@ static ek_status measure(bench *b, ek_err *err)
     ek_status status = b->spawn.model_path ? spawn(b, err) : EK_OK;
     if (status == EK_OK) status = find_model(b, err);
     if (status == EK_OK) status = warm_up(b, err);
-    if (status == EK_OK) status = ek_bench_load_run(&b->load, &b->result, err);
-    if (b->child.pid) b->rss_mib = ek_bench_spawn_rss_mib(&b->child);
+    if (status == EK_OK) status = ek_cli_load_run(&b->load, &b->result, err);
+    if (b->child.process.pid) b->rss_mib = ek_sys_child_rss_mib(&b->child.process);
     const ek_status stopped = ek_bench_spawn_stop(&b->child, status == EK_OK ? err : NULL);
     return status == EK_OK ? stopped : status;
 }
 
 /* ---- reporting ---- */
 
-static void print_json_times(const char *name, ek_bench_times *times)
+static void print_json_times(const char *name, ek_cli_times *times)
 {
     printf(",\"%s\":{\"p50\":%.3f,\"p99\":%.3f,\"max\":%.3f}", name,
-           ek_bench_times_quantile(times, 0.5), ek_bench_times_quantile(times, 0.99),
-           ek_bench_times_quantile(times, 1));
+           ek_cli_times_quantile(times, 0.5), ek_cli_times_quantile(times, 0.99),
+           ek_cli_times_quantile(times, 1));
 }
 
 static void print_json(bench *b)
 {
-    const ek_bench_load_params *p = &b->load;
-    ek_bench_load_result *r = &b->result;
+    const ek_cli_load_params *p = &b->load;
+    ek_cli_load_result *r = &b->result;
     printf("{");
     ek_bench_print_machine_json();
     printf(",\"model\":");
@@ -148,16 +148,16 @@ static void print_json(bench *b)
         printf(",\"load_s\":null,\"rss_mib\":null}\n");
 }
 
-static void print_times(const char *name, ek_bench_times *times)
+static void print_times(const char *name, ek_cli_times *times)
 {
-    printf("%-18s %10.1f %10.1f %10.1f\n", name, ek_bench_times_quantile(times, 0.5),
-           ek_bench_times_quantile(times, 0.99), ek_bench_times_quantile(times, 1));
+    printf("%-18s %10.1f %10.1f %10.1f\n", name, ek_cli_times_quantile(times, 0.5),
+           ek_cli_times_quantile(times, 0.99), ek_cli_times_quantile(times, 1));
 }
 
 static void print_text(bench *b)
 {
-    const ek_bench_load_params *p = &b->load;
-    ek_bench_load_result *r = &b->result;
+    const ek_cli_load_params *p = &b->load;
+    ek_cli_load_result *r = &b->result;
     ek_bench_print_machine();
     printf("server: %s, %s", b->spawn.model_path ? "started for this" : p->url, b->model_id);
     for (int32_t i = 0; i < b->spawn.n_settings; i++)
@@ -227,14 +227,14 @@ static bool parse_text(bench *b, const char *name, const char *value)
 
 static bool parse(int argc, char **argv, bench *b)
 {
-    ek_bench_load_params *p = &b->load;
+    ek_cli_load_params *p = &b->load;
     const count_option counts[] = {
-        {"--streams", &p->n_streams, 1, EK_BENCH_LOAD_STREAMS_MAX},
-        {"--requests", &p->n_requests, 1, EK_BENCH_LOAD_REQUESTS_MAX},
-        {"--prompt-tokens", &p->n_prompt, 1, EK_BENCH_LOAD_TOKENS_MAX},
-        {"--new-tokens", &p->n_new, 1, EK_BENCH_LOAD_TOKENS_MAX},
+        {"--streams", &p->n_streams, 1, EK_CLI_LOAD_STREAMS_MAX},
+        {"--requests", &p->n_requests, 1, EK_CLI_LOAD_REQUESTS_MAX},
+        {"--prompt-tokens", &p->n_prompt, 1, EK_CLI_LOAD_TOKENS_MAX},
+        {"--new-tokens", &p->n_new, 1, EK_CLI_LOAD_TOKENS_MAX},
         {"--vocab", &p->n_vocab, 1, 1 << 24},
-        {"--warm-up", &b->n_warm_up, 0, EK_BENCH_LOAD_REQUESTS_MAX},
+        {"--warm-up", &b->n_warm_up, 0, EK_CLI_LOAD_REQUESTS_MAX},
     };
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
@@ -251,7 +251,7 @@ static bool parse(int argc, char **argv, bench *b)
         i++;
     }
     /* An open loop is open as long as places are free: by default there are enough. */
-    if (p->rate > 0 && !b->has_streams) p->n_streams = EK_BENCH_LOAD_STREAMS_MAX;
+    if (p->rate > 0 && !b->has_streams) p->n_streams = EK_CLI_LOAD_STREAMS_MAX;
     if (p->n_streams > p->n_requests) p->n_streams = p->n_requests;
     return !p->url != !b->spawn.model_path && (b->spawn.n_settings == 0 || b->spawn.model_path);
 }
@@ -270,7 +270,7 @@ int main(int argc, char **argv)
 {
     static bench b;
     ek_err err = {0};
-    b.load = (ek_bench_load_params){
+    b.load = (ek_cli_load_params){
         .n_streams = 32, .n_requests = 64, .n_prompt = 64, .n_new = 32, .seed = 1};
     b.n_warm_up = 2;
     if (!parse(argc, argv, &b)) {
@@ -292,6 +292,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "server: %s\n", err.text);
     }
     const bool ok = status == EK_OK && b.result.n_failed == 0;
-    ek_bench_load_free(&b.result);
+    ek_cli_load_free(&b.result);
     return ok ? 0 : 1;
 }

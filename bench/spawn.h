@@ -6,10 +6,10 @@
 #define EK_BENCH_SPAWN_H
 
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "base/attr.h"
 #include "base/err.h"
+#include "sys/child.h"
 
 #define EK_BENCH_SPAWN_SETTINGS_MAX 32
 
@@ -22,10 +22,9 @@ typedef struct ek_bench_spawn_params {
 
 /** Zero-initialise, then ek_bench_spawn_start. */
 typedef struct ek_bench_child {
-    pid_t pid;     /* 0: none */
-    char url[128]; /* "http://127.0.0.1:40001" */
-    double load_s; /* from the start to the line that says it is ready */
-    int out_fd;    /* what it prints */
+    ek_sys_child process; /* pid 0: none */
+    char url[128];        /* "http://127.0.0.1:40001" */
+    double load_s;        /* from the start to the line that says it is ready */
 } ek_bench_child;
 
 /**
@@ -34,9 +33,6 @@ typedef struct ek_bench_child {
  */
 EK_MUST ek_status ek_bench_spawn_start(const ek_bench_spawn_params *params,
                                        ek_bench_child *out_child, ek_err *err);
-
-/** The child's peak resident memory; 0: unknown. Pages of the model's map count. */
-int64_t ek_bench_spawn_rss_mib(const ek_bench_child *child);
 
 /**
  * Tell it to end and wait. Does nothing without a child.

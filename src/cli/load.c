@@ -1,4 +1,4 @@
-#include "load.h"
+#include "cli/load.h"
 
 #include <curl/curl.h>
 #include <jansson.h>
@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/rng.h"
 #include "cli/http.h"
@@ -15,7 +16,7 @@
 
 #define REQUEST_TIMEOUT_S  900L
 #define CONNECT_TIMEOUT_MS 10000L
-#define POLL_MS_MAX        1000
+#define POLL_MS_MAX        200
 #define ID_CHARS           9 /* of a token id in a body: at most 8 digits and a comma */
 #define BODY_EXTRA         1024
 #define URL_BYTES          1024
@@ -28,6 +29,7 @@ typedef struct stream {
     CURL *easy; /* owned */
     char *body; /* (body_bytes) owned */
     ek_cli_sse sse;
+    int32_t request;
     bool busy, done; /* done: the answer came to its end */
     int64_t due_us, first_us, last_us;
     int64_t n_pieces, n_output, n_prompt; /* -1: the server did not say */
@@ -35,26 +37,27 @@ typedef struct stream {
 } stream;
 
 struct load {
-    const ek_bench_load_params *p;
-    ek_bench_load_result *result;
+    const ek_cli_load_params *p;
+    ek_cli_load_result *result;
     char url[URL_BYTES];
     CURLM *multi;
     struct curl_slist *headers;
     stream *streams; /* (n_streams) owned */
     size_t body_bytes;
     int32_t n_begun, n_ended;
-    int64_t *due_us; /* (n_requests) owned; open loop: since the start */
+    const int64_t *due_us; /* (n_requests) open loop: since the start; NULL: closed loop */
+    int64_t *drawn_us;     /* owned: of a schedule of our own */
     int64_t start_us;
 };
 
 /* ---- times ---- */
 
-static void add_time(ek_bench_times *times, int64_t us)
+static void add_time(ek_cli_times *times, int64_t us)
 {
     if (times->n < times->room) times->ms[times->n++] = (double)us * 1e-3;
 }
 
-static ek_status make_times(ek_bench_times *times, int64_t room)
+static ek_status make_times(ek_cli_times *times, int64_t room)
 {
     times->ms = ek_sys_calloc((size_t)room, sizeof *times->ms);
     times->room = times->ms ? room : 0;
@@ -67,19 +70,19 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double ek_bench_times_quantile(ek_bench_times *times, double q)
+double ek_cli_times_quantile(ek_cli_times *times, double q)
 {
     if (times->n == 0) return 0;
     qsort(times->ms, (size_t)times->n, sizeof *times->ms, compare);
     return times->ms[(int64_t)(q * (double)(times->n - 1) + 0.5)];
 }
 
-void ek_bench_load_free(ek_bench_load_result *result)
+void ek_cli_load_free(ek_cli_load_result *result)
 {
     ek_sys_free(result->ttft.ms);
     ek_sys_free(result->gap.ms);
     ek_sys_free(result->e2e.ms);
-    *result = (ek_bench_load_result){0};
+    *result = (ek_cli_load_result){0};
 }
 
 /* ---- an answer as it arrives ---- */
@@ -150,15 +153,31 @@ static size_t take_bytes(char *data, size_t size, size_t n, void *ctx)
     return status < 0 ? 0 : bytes.len;
 }
 
+static void tell(const stream *s, int64_t now_us)
+{
+    const ek_cli_load_params *p = s->l->p;
+    if (!p->on_answer) return;
+    const ek_cli_load_answer answer = {
+        .request = s->request,
+        .due_us = s->due_us,
+        .first_us = s->first_us,
+        .end_us = now_us,
+        .n_output = s->n_output >= 0 ? s->n_output : s->n_pieces,
+        .problem = s->problem[0] ? s->problem : NULL,
+    };
+    p->on_answer(p->ctx, &answer);
+}
+
 static void end_answer(stream *s, CURLcode code)
 {
-    ek_bench_load_result *r = s->l->result;
+    ek_cli_load_result *r = s->l->result;
     const int64_t now_us = ek_sys_now_us();
     if (code != CURLE_OK) blame(s, "%s", curl_easy_strerror(code));
     if (!s->done) blame(s, "the stream ended without [DONE]");
     if (s->n_pieces == 0) blame(s, "an answer without text");
     s->busy = false;
     s->l->n_ended++;
+    tell(s, now_us);
     if (s->problem[0]) {
         if (r->n_failed++ == 0) memcpy(r->problem, s->problem, sizeof r->problem);
         return;
@@ -177,7 +196,8 @@ static void end_answer(stream *s, CURLcode code)
 
 static void write_body(const load *l, int32_t request, char *out)
 {
-    const ek_bench_load_params *p = l->p;
+    const ek_cli_load_params *p = l->p;
+    const int32_t *ids = p->prompt ? p->prompt(p->ctx, request) : NULL;
     ek_rng rng;
     ek_rng_init(&rng, ek_mix64(p->seed) + (uint64_t)request);
     size_t n = (size_t)snprintf(out, l->body_bytes,
@@ -187,7 +207,8 @@ static void write_body(const load *l, int32_t request, char *out)
                                 p->model_id, p->n_new);
     for (int32_t i = 0; i < p->n_prompt; i++)
         n += (size_t)snprintf(out + n, l->body_bytes - n, "%s%u", i > 0 ? "," : "",
-                              (unsigned)ek_rng_below(&rng, (uint64_t)p->n_vocab));
+                              ids ? (unsigned)ids[i]
+                                  : (unsigned)ek_rng_below(&rng, (uint64_t)p->n_vocab));
     snprintf(out + n, l->body_bytes - n, "]}");
 }
 
@@ -198,6 +219,7 @@ static ek_status begin(stream *s, int64_t due_us)
     *s = (stream){.l = l,
                   .easy = s->easy,
                   .body = s->body,
+                  .request = l->n_begun,
                   .busy = true,
                   .due_us = due_us,
                   .n_output = -1,
@@ -248,7 +270,8 @@ static ek_status play(load *l, ek_err *err)
     l->start_us = ek_sys_now_us();
     while (l->n_ended < l->p->n_requests && status == EK_OK) {
         int wait_ms, n_running;
-        status = begin_due(l, &wait_ms);
+        if (l->p->stop && l->p->stop(l->p->ctx)) status = EK_ECANCELED;
+        if (status == EK_OK) status = begin_due(l, &wait_ms);
         if (status < 0) break;
         CURLMcode code = curl_multi_perform(l->multi, &n_running);
         const int32_t n_ended = l->n_ended;
@@ -258,6 +281,7 @@ static ek_status play(load *l, ek_err *err)
         if (code != CURLM_OK) status = EK_EINTERNAL;
     }
     l->result->seconds = (double)(ek_sys_now_us() - l->start_us) * 1e-6;
+    if (status == EK_ECANCELED) return ek_err_set(err, status, "told to stop");
     if (status < 0) return ek_err_set(err, status, "libcurl gave up");
     return EK_OK;
 }
@@ -288,13 +312,14 @@ static ek_status open_stream(load *l, stream *s)
 /* When requests are due: gaps of a Poisson process. */
 static ek_status draw_schedule(load *l)
 {
-    l->due_us = ek_sys_calloc((size_t)l->p->n_requests, sizeof *l->due_us);
-    if (!l->due_us) return EK_ENOMEM;
+    l->drawn_us = ek_sys_calloc((size_t)l->p->n_requests, sizeof *l->drawn_us);
+    if (!l->drawn_us) return EK_ENOMEM;
+    l->due_us = l->drawn_us;
     ek_rng rng;
     ek_rng_init(&rng, l->p->seed);
     double at_us = 0;
     for (int32_t i = 0; i < l->p->n_requests; i++) {
-        l->due_us[i] = (int64_t)at_us;
+        l->drawn_us[i] = (int64_t)at_us;
         at_us += -log(1.0 - ek_rng_unit(&rng)) / l->p->rate * 1e6;
     }
     return EK_OK;
@@ -302,9 +327,9 @@ static ek_status draw_schedule(load *l)
 
 static ek_status open_load(load *l)
 {
-    const ek_bench_load_params *p = l->p;
+    const ek_cli_load_params *p = l->p;
     const int64_t n_gaps = (int64_t)p->n_requests * p->n_new;
-    if (n_gaps > EK_BENCH_LOAD_SAMPLES_MAX) return EK_ENOMEM;
+    if (n_gaps > EK_CLI_LOAD_SAMPLES_MAX) return EK_ENOMEM;
     l->body_bytes = (size_t)p->n_prompt * ID_CHARS + strlen(p->model_id) + BODY_EXTRA;
     l->multi = curl_multi_init();
     l->headers = curl_slist_append(NULL, "Content-Type: application/json");
@@ -313,7 +338,8 @@ static ek_status open_load(load *l)
     if (status == EK_OK) status = make_times(&l->result->ttft, p->n_requests);
     if (status == EK_OK) status = make_times(&l->result->gap, n_gaps);
     if (status == EK_OK) status = make_times(&l->result->e2e, p->n_requests);
-    if (status == EK_OK && p->rate > 0) status = draw_schedule(l);
+    l->due_us = p->due_us;
+    if (status == EK_OK && !p->due_us && p->rate > 0) status = draw_schedule(l);
     for (int32_t i = 0; i < p->n_streams && status == EK_OK; i++)
         status = open_stream(l, &l->streams[i]);
     return status;
@@ -331,11 +357,11 @@ static void close_load(load *l)
     curl_multi_cleanup(l->multi);
     curl_slist_free_all(l->headers);
     ek_sys_free(l->streams);
-    ek_sys_free(l->due_us);
+    ek_sys_free(l->drawn_us);
 }
 
-ek_status ek_bench_load_run(const ek_bench_load_params *params, ek_bench_load_result *out_result,
-                            ek_err *err)
+ek_status ek_cli_load_run(const ek_cli_load_params *params, ek_cli_load_result *out_result,
+                          ek_err *err)
 {
     load l = {.p = params, .result = out_result};
     ek_status status = ek_cli_http_url(params->url, "/v1/completions", l.url, sizeof l.url, err);
@@ -350,8 +376,8 @@ ek_status ek_bench_load_run(const ek_bench_load_params *params, ek_bench_load_re
     return status;
 }
 
-ek_status ek_bench_load_model(const char *url, char *out_id, size_t bytes, int32_t *out_vocab,
-                              ek_err *err)
+ek_status ek_cli_load_model(const char *url, char *out_id, size_t bytes, int32_t *out_vocab,
+                            ek_err *err)
 {
     char full[URL_BYTES];
     ek_cli_http *http = NULL;
