@@ -5,9 +5,9 @@
  *
  * What a client of the server gets: requests and tokens per second, the time to the first token,
  * from one token to the next, and to the end. cli/load.h tells how requests are made; any server
- * with streaming /v1/completions that takes token ids will do. --spawn starts build/evenkeel serve on a
- * free port with that model and the settings given, and tells its peak memory and how long it took
- * to be ready. A few requests before the measurement warm caches up.
+ * with streaming /v1/completions that takes token ids will do. --spawn starts build/evenkeel serve
+ * on a free port with that model and the settings given, and tells its peak memory and how long it
+ * took to be ready. A few requests before the measurement warm caches up.
  *
  * The time between tokens is that between pieces of text: a token that ends within a character
  * shows together with the next one. The client takes its share of a small machine.

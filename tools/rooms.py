@@ -28,9 +28,10 @@ ARROWS = {
     "gateway": ("http", "engine", "route", "place", "trace", "sys", "telemetry"),
     "sim": ("route", "place", "sched", "keel", "trace", "telemetry"),
     "tune": ("sim", "route", "place", "sched", "trace", "kernels", "telemetry"),
+    "lab": (),
     "config": ("sys",),
     "cli": ("sys", "quant", "kernels", "model", "route", "place", "sched", "keel", "telemetry", "trace", "expert",
-            "engine", "cluster", "http", "gateway", "sim", "tune", "config"),
+            "engine", "cluster", "http", "gateway", "sim", "tune", "lab", "config"),
 }
 
 # Rooms that other rooms know through few headers only: (room, who includes) -> headers. Rooms not named are open.
@@ -43,7 +44,8 @@ PARAMS_ROOM = "config"
 PARAMS_HEADER = "params.h"
 
 # Rooms whose results depend on their arguments only: no clock, no files, no threads, no heap.
-PURE = ("base", "quant", "kernels", "model", "route", "place", "sched", "keel", "telemetry", "trace", "sim", "tune")
+PURE = ("base", "quant", "kernels", "model", "route", "place", "sched", "keel", "telemetry", "trace", "sim", "tune",
+        "lab")
 
 # System headers that every room may include.
 HEADERS_FREE = {
@@ -67,6 +69,7 @@ HEADERS = {
     "http": {"*"},
     "gateway": {"jansson.h", "stdio.h", "stdlib.h"},
     "tune": {"cblas.h", "stdio.h", "stdlib.h"},  # snprintf for what went wrong, qsort
+    "lab": {"stdlib.h"},  # qsort
     "config": {"stdio.h", "stdlib.h", "yaml.h"},
     "cli": {"curl/curl.h", "jansson.h", "poll.h", "signal.h", "stdio.h", "stdlib.h", "unistd.h"},
 }
