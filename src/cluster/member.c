@@ -12,9 +12,8 @@
 
 #define JOIN_US      5000000 /* connecting, handshake and greeting, each */
 #define BEAT_US      250000
-#define LOOK_US      50000   /* at flags that other threads set */
-#define HUNG_US      1000000 /* without a word: it hangs, or the way to it is cut */
-#define RETRY_US     250000  /* first pause before joining anew; doubles */
+#define LOOK_US      50000  /* at flags that other threads set */
+#define RETRY_US     250000 /* first pause before joining anew; doubles */
 #define RETRY_MAX_US 2000000
 #define SCRAP_BYTES  EK_WIRE_TEXT_MAX
 
@@ -245,6 +244,7 @@ static void take_report(ek_member *member, const ek_wire_header *header)
 static const char *keep_in_touch(ek_member *member, ek_link *control, const ek_session *session)
 {
     uint8_t scrap[SCRAP_BYTES];
+    const int64_t hung_us = member->front->params.hung_us;
     int64_t next_us = 0;
     for (;;) {
         int64_t now_us = ek_sys_now_us();
@@ -254,7 +254,7 @@ static const char *keep_in_touch(ek_member *member, ek_link *control, const ek_s
         if (now_us >= next_us) {
             ek_wire_header beat = ek_cluster_wire_header(EK_WIRE_BEAT, session->epoch);
             beat.echo_us = (uint64_t)now_us;
-            if (ek_cluster_link_send(control, &beat, (ek_span){0}, now_us + HUNG_US) != EK_OK)
+            if (ek_cluster_link_send(control, &beat, (ek_span){0}, now_us + hung_us) != EK_OK)
                 return control->broken.text[0] ? control->broken.text : "it takes no heartbeats";
             next_us = now_us + BEAT_US;
         }
@@ -269,8 +269,8 @@ static const char *keep_in_touch(ek_member *member, ek_link *control, const ek_s
             return control->broken.text[0] ? control->broken.text : "it stopped in mid-message";
         }
         if (ek_sys_now_us() - atomic_load_explicit(&member->heard_us, memory_order_relaxed) >
-            HUNG_US)
-            return "no heartbeat for a second";
+            hung_us)
+            return "no heartbeat for longer than cluster.hung_after";
     }
 }
 

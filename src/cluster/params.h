@@ -40,6 +40,7 @@ typedef struct ek_cluster_params {
     ek_cluster_combine combine;
     ek_cluster_loss on_loss;
     int64_t join_timeout_us;  /* how long start-up waits for workers */
+    int64_t hung_us;          /* a worker that says nothing for so long is given up */
     int64_t hedge_us;         /* rows that are not back by then are given to somebody else, too */
     int64_t slow_start_us;    /* in which a worker that came back gets its full part again */
     int64_t layer_timeout_us; /* and given up by then */

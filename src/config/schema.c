@@ -275,6 +275,11 @@ const ek_config_key ek_config_keys[] = {
     {"cluster", "join_timeout", EK_CONFIG_DURATION, AT(int64_t, cluster.join_timeout_us), "60s",
      100 * MS, 24 * HOURS,
      .help = "At start: how long to wait for workers that are not there yet."},
+    {"cluster", "hung_after", EK_CONFIG_DURATION, AT(int64_t, cluster.hung_us), "1s", 500 * MS,
+     1 * HOURS,
+     .help =
+         "A worker from which nothing was heard for so long hangs, or the way to it is cut: its "
+         "rows go to others. Workers say something every 100 ms."},
     {"cluster", "hedge_after", EK_CONFIG_DURATION, AT(int64_t, cluster.hedge_us), "500ms", 10 * MS,
      1 * HOURS,
      .help = "Rows that a worker has not answered by then, nor in four times the time that so many "

@@ -91,12 +91,14 @@ class Worker:
 
 
 class Front(harness.Server):
-    """`evenkeel serve` with workers."""
+    """`evenkeel serve` with workers. On a machine that is busy with other tests, nothing happens because somebody was
+    slow, unless a test says so: later settings win."""
 
     def __init__(self, certs, workers, *arguments, **fields):
         addresses = ",".join(worker if isinstance(worker, str) else worker.address for worker in workers)
         super().__init__("--threads", "1", "--workers", addresses, "--certs", str(certs), "--set",
-                         f"cluster.fabric={FABRIC}", *arguments, model=MODEL, **fields)
+                         f"cluster.fabric={FABRIC}", "--set", "cluster.hung_after=1m", "--set", "cluster.hedge_after=1m",
+                         *arguments, model=MODEL, **fields)
 
     def __exit__(self, kind, value, trace):
         if kind is not None:

@@ -4,6 +4,7 @@ token is wrong and nothing stands still for long; without, requests fail or degr
 when the worker is back.
 Method: real processes on loopback, real signals; every answer is compared with that of a single process."""
 import json
+import os
 import re
 import signal
 import threading
@@ -14,6 +15,7 @@ from cluster_rig import PROMPTS, Front, Worker, alone, complete, harness, make_c
 from harness import events, run, text_of, wait_until
 
 LONG = 300  # tokens of an answer that something happens to
+SLACK = 1 if os.environ.get("EK_SANITIZE", "none") == "none" else 10  # sanitizers are slow
 
 
 def states(front):
@@ -118,7 +120,7 @@ class Failures(unittest.TestCase):
             wait_until(lambda: stream.n_events > 20, "a stream that runs")
             b.send_signal(signal.SIGKILL)
             self.assertEqual(stream.join(), self.long_text)
-            self.assertLess(stream.pause, 1.0)
+            self.assertLess(stream.pause, 1.0 * SLACK)
             traffic.wait_for(10)
             wait_until(lambda: states(front) == ["serving", "absent"], "its absence")
             back = self.keep(b.again())
@@ -135,7 +137,7 @@ class Failures(unittest.TestCase):
 
     def test_stopped_with_a_replica(self):
         certs, (a, b) = self.rig("all", "all")
-        with Front(certs / "front", [a, b], "--set", "cluster.hedge_after=200ms") as front, \
+        with Front(certs / "front", [a, b], "--set", "cluster.hedge_after=200ms", "--set", "cluster.hung_after=1s") as front, \
                 Traffic(front, self.expected) as traffic:
             traffic.wait_for(5)
             stream = Stream(front)
@@ -143,16 +145,16 @@ class Failures(unittest.TestCase):
             stopped = time.monotonic()
             b.send_signal(signal.SIGSTOP)
             wait_until(lambda: states(front)[1] == "absent", "its being noticed")
-            self.assertLess(time.monotonic() - stopped, 1.5)
+            self.assertLess(time.monotonic() - stopped, 1.5 * SLACK)
             self.assertEqual(stream.join(), self.long_text)
-            self.assertLess(stream.pause, 1.0)
+            self.assertLess(stream.pause, 1.0 * SLACK)
             traffic.wait_for(10)
             b.send_signal(signal.SIGCONT)
             wait_until(lambda: states(front) == ["serving", "serving"], "its return")
             traffic.wait_for(20)
             self.assertEqual(traffic.wrong, [])
             self.assertGreater(metric(front, "evenkeel_cluster_redone_rows_total"), 0)
-            self.assertIn("no heartbeat for a second", front.log_text())
+            self.assertIn("no heartbeat", front.log_text())
 
     def test_stopped_for_a_moment(self):
         # Shorter than what is called hanging: rows are done by the other, and the late answer is thrown away.
