@@ -8,8 +8,9 @@
 #include "sys/clock.h"
 #include "sys/log.h"
 
-#define WAIT_US      20000 /* at most between two looks at flags and deadlines */
-#define PUSH_WAIT_US 1000  /* for room in a socket, before something else is computed */
+#define WAIT_US        20000 /* at most between two looks at flags and deadlines */
+#define PUSH_WAIT_US   1000  /* for room in a socket, before something else is computed */
+#define RETURN_LOOK_US 10000 /* whether a worker is back */
 
 /* So many times as long as rows usually take is late. */
 #define PATIENCE 4.0
@@ -45,11 +46,17 @@ static void take_shares(ek_cluster_dispatcher *self)
     }
 }
 
-/* Give rows without an owner to whoever has their expert. @return how many nobody can have */
-static int32_t assign_rest(ek_cluster_dispatcher *self)
+/*
+ * Give rows without an owner to whoever has their expert.
+ * @param out_wait whether some that nobody can have now may find somebody soon
+ * @return how many nobody can have
+ */
+static int32_t assign_rest(ek_cluster_dispatcher *self, bool *out_wait)
 {
     const ek_expert_work *work = self->work;
+    int64_t now_us = ek_sys_now_us();
     int32_t n_lost = 0;
+    *out_wait = false;
     for (int32_t e = 0; e < work->n_experts; e++) {
         int32_t owner = EK_NOBODY;
         bool is_chosen = false;
@@ -63,6 +70,20 @@ static int32_t assign_rest(ek_cluster_dispatcher *self)
             else
                 self->peers[owner].n_assigned++;
         }
+        if (is_chosen && owner == EK_NOBODY)
+            *out_wait |= ek_cluster_peers_may_return(self, work->layer, e, now_us);
+    }
+    return n_lost;
+}
+
+/* The same, but for a while: a worker that is started again is back within a second or two. */
+static int32_t assign_patiently(ek_cluster_dispatcher *self)
+{
+    bool waits;
+    int32_t n_lost;
+    while ((n_lost = assign_rest(self, &waits)) > 0 && waits) {
+        ek_sys_sleep_us(RETURN_LOOK_US);
+        ek_cluster_peers_refresh(self);
     }
     return n_lost;
 }
@@ -209,7 +230,7 @@ static ek_status cluster_dispatch(ek_dispatcher *base, const ek_expert_work *wor
     ek_assert(work->n_experts == self->shape.n_experts && work->top_k == self->shape.top_k);
     begin_layer(self, work);
     take_shares(self);
-    int32_t n_lost = assign_rest(self);
+    int32_t n_lost = assign_patiently(self);
     ek_status status = n_lost > 0 ? lose_rest(self, n_lost) : EK_OK;
     if (status != EK_OK) {
         self->work = NULL;
@@ -316,7 +337,8 @@ static ek_status cluster_combine(ek_dispatcher *base, const ek_expert_work *work
     collect(self);
     /* Ends: each round uses up one of the jobs that a peer can have, or loses rows. */
     for (int32_t n; status == EK_OK && (n = count_undone(self)) > 0;) {
-        int32_t n_lost = assign_rest(self);
+        ek_cluster_peers_refresh(self);
+        int32_t n_lost = assign_patiently(self);
         if (n_lost > 0) status = lose_rest(self, n_lost);
         if (status != EK_OK || n == n_lost) continue;
         ek_log(EK_LOG_INFO, "cluster", "redone", "layer=%d rows=%d", (int)work->layer,

@@ -42,6 +42,7 @@ typedef struct ek_dispatch_peer {
     int64_t sent_us;
     int32_t n_assigned; /* rows of the layer */
     int32_t told;       /* how it stood when the engine last asked (peer_standing) */
+    int64_t down_us;    /* since when it is not there; 0: it is, or never was */
     uint64_t busy_us;   /* of the worker, as far as it is counted */
     double us_per_row;  /* that its answers took lately; 0: not known */
 
@@ -101,6 +102,9 @@ int32_t ek_cluster_peers_choose(const ek_cluster_dispatcher *self, int32_t layer
  */
 bool ek_cluster_peer_passes(const ek_cluster_dispatcher *self, const ek_dispatch_peer *peer,
                             int32_t layer, int32_t expert);
+/** Has a worker that had this expert been gone for so short a time that it may be back soon? */
+bool ek_cluster_peers_may_return(const ek_cluster_dispatcher *self, int32_t layer, int32_t expert,
+                                 int64_t now_us);
 /** The link is of no use any more: its member joins the worker anew. */
 void ek_cluster_peer_break(ek_dispatch_peer *peer);
 /** Dispatcher ops. */

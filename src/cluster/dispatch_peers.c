@@ -81,7 +81,12 @@ void ek_cluster_peers_refresh(ek_cluster_dispatcher *self)
     for (int32_t i = 0; i < self->n_peers; i++) {
         ek_dispatch_peer *peer = &self->peers[i];
         adopt(peer);
-        if (peer->owes && ek_cluster_session_is_up(peer->member->current)) collect_debt(self, peer);
+        bool is_up = ek_cluster_session_is_up(peer->member->current);
+        if (peer->owes && is_up) collect_debt(self, peer);
+        if (is_up || !peer->member->current)
+            peer->down_us = 0;
+        else if (peer->down_us == 0)
+            peer->down_us = ek_sys_now_us();
     }
 }
 
@@ -150,6 +155,18 @@ int32_t ek_cluster_peers_choose(const ek_cluster_dispatcher *self, int32_t layer
         best_drained = drained;
     }
     return best;
+}
+
+bool ek_cluster_peers_may_return(const ek_cluster_dispatcher *self, int32_t layer, int32_t expert,
+                                 int64_t now_us)
+{
+    for (int32_t i = 0; i < self->n_peers; i++) {
+        const ek_dispatch_peer *peer = &self->peers[i];
+        if (peer->down_us > 0 && now_us - peer->down_us < self->front->params.loss_wait_us &&
+            ek_cluster_peer_has(peer, layer, expert))
+            return true;
+    }
+    return false;
 }
 
 /* ---- for the engine ---- */

@@ -44,6 +44,7 @@ typedef struct ek_cluster_params {
     int64_t hedge_us;         /* rows that are not back by then are given to somebody else, too */
     int64_t slow_start_us;    /* in which a worker that came back gets its full part again */
     int64_t layer_timeout_us; /* and given up by then */
+    int64_t loss_wait_us;     /* for a worker's return, before on_loss */
 } ek_cluster_params;
 
 /** A device to stand in for (cluster/pace.h); zeros: what this machine does is what it takes. */

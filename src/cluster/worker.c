@@ -111,16 +111,17 @@ void ek_cluster_worker_seat(ek_worker *worker, ek_link *link, bool is_control)
         ek_cluster_link_close(link);
         return;
     }
+    /* Under the lock, so that nobody joins a thread whose handle is not there yet. */
     ek_sys_mutex_lock(&worker->lock);
     seat->link = link;
     seat->is_control = is_control;
+    ek_status status = ek_sys_thread_start(&seat->thread, "ek-front", seat_main, seat);
+    if (status != EK_OK) {
+        seat->link = NULL;
+        seat->state = EK_SEAT_FREE;
+    }
     ek_sys_mutex_unlock(&worker->lock);
-    if (ek_sys_thread_start(&seat->thread, "ek-front", seat_main, seat) == EK_OK) return;
-    ek_cluster_link_close(link);
-    ek_sys_mutex_lock(&worker->lock);
-    seat->link = NULL;
-    seat->state = EK_SEAT_FREE;
-    ek_sys_mutex_unlock(&worker->lock);
+    if (status != EK_OK) ek_cluster_link_close(link);
 }
 
 static void keep_door(ek_worker *worker, const ek_fabric *fabric, ek_listener *listener,

@@ -272,6 +272,11 @@ const ek_config_key ek_config_keys[] = {
      .choices = losses,
      .help = "When no worker has an expert any more: its requests get 503 (`fail`), or its part is "
              "left out and counted (`degrade`)."},
+    {"cluster", "loss_wait", EK_CONFIG_DURATION, AT(int64_t, cluster.loss_wait_us), "2s", 0,
+     1 * HOURS,
+     .help = "Before that: how long after the last worker with an expert went its return is waited "
+             "for. "
+             "Everything stands still meanwhile."},
     {"cluster", "join_timeout", EK_CONFIG_DURATION, AT(int64_t, cluster.join_timeout_us), "60s",
      100 * MS, 24 * HOURS,
      .help = "At start: how long to wait for workers that are not there yet."},

@@ -207,6 +207,22 @@ class Failures(unittest.TestCase):
             self.assertLess(new[1], 0.3 * new[0], new)
             self.assertEqual(traffic.wrong, [])
 
+    def test_restarted_without_a_replica(self):
+        # Everything waits for its return, and nothing fails.
+        certs, (a, b) = self.rig("*:0-15", "*:16-31")
+        with Front(certs / "front", [a, b], "--set", "cluster.loss_wait=60s") as front, \
+                Traffic(front, self.expected) as traffic:
+            traffic.wait_for(5)
+            stream = Stream(front)
+            wait_until(lambda: stream.n_events > 20, "a stream that runs")
+            b.send_signal(signal.SIGKILL)
+            b.process.wait()
+            self.keep(b.again())
+            self.assertEqual(stream.join(), self.long_text)
+            traffic.wait_for(5)
+            self.assertEqual(traffic.wrong, [])
+            self.assertEqual(metric(front, "evenkeel_cluster_failed_layers_total"), 0)
+
     def test_killed_without_a_replica_fails(self):
         certs, (a, b) = self.rig("*:0-15", "*:16-31")
         with Front(certs / "front", [a, b]) as front:
