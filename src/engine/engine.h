@@ -212,6 +212,7 @@ typedef struct ek_usage {
     int32_t cached_tokens; /* of the prompt, taken from the prefix cache */
     /* Sampled so far; the token that ended it (end token, stop id) is not counted. */
     int32_t completion_tokens;
+    bool degraded;    /* part of it was computed without an expert, since nobody had it */
     int64_t queue_us; /* submit to first step */
     int64_t ttft_us;  /* submit to first token; 0 before it */
     int64_t total_us; /* submit to finish (or to now) */

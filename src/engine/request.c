@@ -135,6 +135,7 @@ void ek_engine_request_usage(const ek_request *request, int64_t now_us, ek_usage
     out_usage->cached_tokens = atomic_load_explicit(&request->n_cached, memory_order_relaxed);
     out_usage->completion_tokens =
         atomic_load_explicit(&request->n_completion, memory_order_relaxed);
+    out_usage->degraded = atomic_load_explicit(&request->lost_rows, memory_order_relaxed);
     out_usage->queue_us = (started ? started : end) - start;
     out_usage->ttft_us = first ? first - start : 0;
     out_usage->total_us = end - start;

@@ -68,8 +68,8 @@ struct ek_request {
     ek_kv_seq kv;
     ek_sampler *sampler; /* NULL for a logits call, like the next */
     ek_text_stream *text;
-    uint64_t *expert_seen; /* bitmap of (layer, expert) it has met */
-    bool lost_rows;        /* part of it was computed without an expert: not for reuse */
+    uint64_t *expert_seen;  /* bitmap of (layer, expert) it has met */
+    _Atomic bool lost_rows; /* part of it was computed without an expert: not for reuse */
 };
 
 /** What the sizes of a request depend on besides its parameters. */

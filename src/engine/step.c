@@ -106,7 +106,7 @@ static void publish_prefixes(ek_engine *engine, int32_t n_picks, int64_t now_us)
 {
     for (int32_t i = 0; i < n_picks; i++) {
         ek_request *request = engine->crew.running[engine->step.pick[i].idx];
-        if (request->lost_rows) continue;
+        if (atomic_load_explicit(&request->lost_rows, memory_order_relaxed)) continue;
         ek_engine_kv_publish(engine->kv, &request->kv, request->tokens, request->kv.n_tokens,
                              now_us);
     }
@@ -121,7 +121,8 @@ static int64_t rows_lost(const ek_engine *engine)
 static void mark_lost(ek_engine *engine, int32_t n_picks)
 {
     for (int32_t i = 0; i < n_picks; i++)
-        engine->crew.running[engine->step.pick[i].idx]->lost_rows = true;
+        atomic_store_explicit(&engine->crew.running[engine->step.pick[i].idx]->lost_rows, true,
+                              memory_order_relaxed);
 }
 
 /* A failed step fails those that were in it; the others go on. */

@@ -49,6 +49,13 @@ static void add_timings(const ek_generation *generation, ek_buf *out)
     ek_http_buf_addz(out, "}");
 }
 
+/* An answer that is less than it could be says so. */
+static void add_finish(const ek_choice *choice, ek_buf *out)
+{
+    ek_http_buf_addf(out, "\"finish_reason\":\"%s\"%s}", finish_reason(choice->finish),
+                     choice->usage.degraded ? ",\"x_moe\":{\"degraded\":true}" : "");
+}
+
 /* ---- chunks ---- */
 
 static void chunk_begin(const ek_frame_context *context, ek_buf *out)
@@ -110,7 +117,8 @@ void ek_gateway_frame_finish(const ek_frame_context *context, const ek_choice *c
     chunk_begin(context, out);
     ek_http_buf_addf(out, ",\"choices\":[{\"index\":%d,%s,\"logprobs\":null,", choice->index,
                      context->generation->chat ? "\"delta\":{}" : "\"text\":\"\"");
-    ek_http_buf_addf(out, "\"finish_reason\":\"%s\"}]", finish_reason(choice->finish));
+    add_finish(choice, out);
+    ek_http_buf_addz(out, "]");
     if (last && context->generation->timings) add_timings(context->generation, out);
     chunk_end(context, out);
 }
@@ -157,7 +165,8 @@ static void add_choice(const ek_frame_context *context, ek_choice *choice, ek_bu
         ek_http_buf_addz(out, "\"");
     }
     add_logprobs(context, choice, out);
-    ek_http_buf_addf(out, ",\"finish_reason\":\"%s\"}", finish_reason(choice->finish));
+    ek_http_buf_addz(out, ",");
+    add_finish(choice, out);
 }
 
 void ek_gateway_answer_json(const ek_frame_context *context, ek_generation *generation, ek_buf *out)

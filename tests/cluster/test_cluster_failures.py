@@ -248,12 +248,18 @@ class Failures(unittest.TestCase):
                 status, text = complete(front, prompt)
                 self.assertEqual(status, 200, text)
             self.assertGreater(metric(front, "evenkeel_cluster_degraded_rows_total"), 0)
+            body = {"prompt": PROMPTS[0], "max_tokens": 8, "temperature": 0}
+            answer = json.loads(front.request("POST", "/v1/completions", body)[2])
+            self.assertEqual(answer["choices"][0]["x_moe"], {"degraded": True})
+            chunks = front.request("POST", "/v1/completions", {**body, "stream": True})[2].decode()
+            self.assertIn('"finish_reason":"length","x_moe":{"degraded":true}', chunks)
             self.keep(b.again())
             wait_until(lambda: states(front) == ["serving", "serving"], "its return")
             degraded = metric(front, "evenkeel_cluster_degraded_rows_total")
             # What was computed without an expert is not in the prefix cache.
             self.assertEqual(texts(front), self.expected)
             self.assertEqual(metric(front, "evenkeel_cluster_degraded_rows_total"), degraded)
+            self.assertNotIn(b"x_moe", front.request("POST", "/v1/completions", body)[2])
 
     def test_half_of_the_experts_have_a_replica(self):
         certs, (a, b, c) = self.rig("*:0-15", "*:16-31", "*:8-23")
