@@ -63,37 +63,47 @@ static ek_status examine(const ek_worker *worker, const ek_wire_header *header,
     return EK_OK;
 }
 
-static ek_status let_in(ek_worker *worker, const ek_wire_shape *shape, const char *name,
-                        ek_worker_front **out_front, ek_err *err)
+/* A place that nobody has, kept for whoever asks; its epoch is 0 until it is ready. */
+static ek_worker_front *reserve(ek_worker *worker)
 {
     ek_worker_front *front = NULL;
-    uint8_t token[EK_WIRE_TOKEN_BYTES];
-    if (RAND_bytes(token, sizeof token) != 1)
-        return ek_err_set(err, EK_EINTERNAL, "OpenSSL has no random numbers");
     ek_sys_mutex_lock(&worker->lock);
     for (int32_t i = 0; i < worker->params.fronts_max && !front; i++)
         if (!worker->fronts[i].is_used && !worker->fronts[i].is_attached)
             front = &worker->fronts[i];
     if (front) {
         front->is_used = true;
+        front->epoch = 0;
+    }
+    ek_sys_mutex_unlock(&worker->lock);
+    return front;
+}
+
+static ek_status let_in(ek_worker *worker, const ek_wire_shape *shape, const char *name,
+                        ek_worker_front **out_front, ek_err *err)
+{
+    uint8_t token[EK_WIRE_TOKEN_BYTES];
+    if (RAND_bytes(token, sizeof token) != 1)
+        return ek_err_set(err, EK_EINTERNAL, "OpenSSL has no random numbers");
+    ek_worker_front *front = reserve(worker);
+    if (!front)
+        return ek_err_set(err, EK_EFULL, "this worker serves %d fronts already (worker.fronts_max)",
+                          (int)worker->params.fronts_max);
+    ek_cluster_resident_desk_close(&front->desk);
+    ek_status status = ek_cluster_resident_desk_open(worker->resident, shape, &front->desk);
+    /* From here on the thread of its data connection may find it, and sees the desk as it is. */
+    ek_sys_mutex_lock(&worker->lock);
+    if (status == EK_OK) {
         front->epoch = ++worker->next_epoch;
         front->n_dispatches = 0;
         memcpy(front->token, token, sizeof token);
         snprintf(front->name, sizeof front->name, "%s", name);
+    } else {
+        front->is_used = false;
     }
     ek_sys_mutex_unlock(&worker->lock);
-    if (!front)
-        return ek_err_set(err, EK_EFULL, "this worker serves %d fronts already (worker.fronts_max)",
-                          (int)worker->params.fronts_max);
-    /* Nobody else looks at the desk before the secret is told. */
-    ek_cluster_resident_desk_close(&front->desk);
-    ek_status status = ek_cluster_resident_desk_open(worker->resident, shape, &front->desk);
-    if (status != EK_OK) {
-        ek_sys_mutex_lock(&worker->lock);
-        front->is_used = false;
-        ek_sys_mutex_unlock(&worker->lock);
+    if (status != EK_OK)
         return ek_err_set(err, status, "this worker has no memory for another front");
-    }
     *out_front = front;
     return EK_OK;
 }
@@ -226,7 +236,7 @@ static ek_worker_front *find_front(ek_worker *worker, uint32_t epoch, const uint
 {
     for (int32_t i = 0; i < worker->params.fronts_max; i++) {
         ek_worker_front *front = &worker->fronts[i];
-        if (front->is_used && !front->is_attached && front->epoch == epoch &&
+        if (front->is_used && !front->is_attached && epoch != 0 && front->epoch == epoch &&
             CRYPTO_memcmp(front->token, token, EK_WIRE_TOKEN_BYTES) == 0)
             return front;
     }
