@@ -23,6 +23,8 @@ import tempfile
 import draw_routing
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Debian's interpreter has the numpy that apt installs.
+PYTHON = "/usr/bin/python3" if pathlib.Path("/usr/bin/python3").exists() else sys.executable
 PAGE = ROOT / "docs/CALIBRATION.md"
 TARGET, EVEN_COST, REPAIR_EVENNESS, REPAIR_COST = 1.2, 0.01, 1.3, 0.02
 
@@ -31,7 +33,7 @@ class Lab:
         self.program, self.work, self.short = build / "evenkeel", work, short
         self.healthy = ROOT / "models/demo-q8_0.gguf"
         size = ["--dialogues", "150", "--kilobytes", "25"] if short else []
-        made = subprocess.run([sys.executable, ROOT / "tools/calibration_text.py", work / "text", *size], check=True,
+        made = subprocess.run([PYTHON, ROOT / "tools/calibration_text.py", work / "text", *size], check=True,
                               capture_output=True, text=True).stdout
         self.text = [word for path in made.split() for word in ("--text", path)]
         self.failed = 0
@@ -45,7 +47,7 @@ class Lab:
 
     def collapse(self, factor):
         path = self.work / f"broken{factor}.gguf"
-        subprocess.run([sys.executable, ROOT / "tools/collapse_gates.py", self.healthy, path, "--factor", str(factor)],
+        subprocess.run([PYTHON, ROOT / "tools/collapse_gates.py", self.healthy, path, "--factor", str(factor)],
                        check=True, capture_output=True)
         return path
 

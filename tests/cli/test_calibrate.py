@@ -172,6 +172,14 @@ class Calibrate(Case):
                    "was made for another model", "serve it without the overlay")
         self.fails(65, ["models", overlay], "evenkeel-gate-overlay")
 
+    def test_reload_says_that_gates_take_a_restart(self):
+        settings = self.tmp / "settings.yaml"
+        settings.write_text("log:\n  level: info\n")
+        with Server("--config", settings) as server:
+            settings.write_text("model:\n  gate_overlay: other.gguf\n")
+            server.send_signal(signal.SIGHUP)
+            wait_until(lambda: 'needs_restart="model.gate_overlay"' in server.log_text(), "the reload")
+
     def test_overlays_build_on_each_other(self):
         overlay, _ = self.tune("bias", "--rounds", "1")
         states = self.tmp / "again.states"
