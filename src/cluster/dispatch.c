@@ -282,11 +282,6 @@ static void sum_rows_share(void *ctx, int32_t thread_idx)
              (int32_t)(n * (thread_idx + 1) / n_threads), thread_idx);
 }
 
-static bool is_answered(const ek_cluster_dispatcher *self, const ek_dispatch_job *job)
-{
-    return self->row_state[job->row[0]] == EK_ROW_DONE;
-}
-
 /* What workers summed, worker after worker. */
 static void add_sums(const ek_cluster_dispatcher *self)
 {
@@ -297,8 +292,8 @@ static void add_sums(const ek_cluster_dispatcher *self)
         const ek_dispatch_peer *peer = &self->peers[i];
         for (int32_t j = 0; j < peer->n_jobs; j++) {
             const ek_dispatch_job *job = &peer->job[j];
-            /* The last job of a peer that was given up has rows that others did. */
-            if (!is_answered(self, job) || (j == peer->n_jobs - 1 && peer->owes)) continue;
+            /* The rows of one that was given up are in somebody else's sums. */
+            if (!job->is_answered) continue;
             for (int32_t n = 0; n < job->header.n_tokens; n++) {
                 float factor = self->has_losses ? self->token_factor[job->token[n]] : 1.0f;
                 self->setup.kernels->axpy(factor,

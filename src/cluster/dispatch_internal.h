@@ -23,6 +23,7 @@ typedef enum ek_row_state {
 /** One message to a worker, and its answer. */
 typedef struct ek_dispatch_job {
     ek_wire_header header; /* as it was sent */
+    bool is_answered;
     ek_wire_combine_layout lay;
     uint8_t *y;                  /* answer's body; in the peer's receive buffer */
     const int32_t *row;          /* (n_rows) rows of the layer, in the message's order */

@@ -22,8 +22,9 @@ static void number_tokens(ek_cluster_dispatcher *self)
     for (int32_t i = 0; i < self->n_peers; i++) {
         ek_dispatch_peer *peer = &self->peers[i];
         memset(peer->local, 0xff, (size_t)work->n_tokens * sizeof *peer->local);
-        peer->job[peer->n_jobs < EK_DISPATCH_JOBS_PER_PEER ? peer->n_jobs : 0].header =
-            ek_cluster_wire_header(EK_WIRE_DISPATCH, 0);
+        if (peer->n_jobs == EK_DISPATCH_JOBS_PER_PEER) continue;
+        peer->job[peer->n_jobs] =
+            (ek_dispatch_job){.header = ek_cluster_wire_header(EK_WIRE_DISPATCH, 0)};
     }
     for (int32_t r = 0; r < n_rows; r++)
         if (self->row_state[r] == EK_ROW_TODO && self->row_owner[r] != EK_NOBODY)
@@ -208,7 +209,7 @@ static void count_busy(ek_cluster_dispatcher *self, ek_dispatch_peer *peer,
 
 static void take_answer(ek_cluster_dispatcher *self, ek_dispatch_peer *peer)
 {
-    const ek_dispatch_job *job = current_job(peer);
+    ek_dispatch_job *job = current_job(peer);
     const ek_link *link = peer->member->current->data;
     size_t row_bytes = (size_t)self->shape.d_model *
                        (self->form & EK_WIRE_FORM_BF16 ? sizeof(uint16_t) : sizeof(float));
@@ -217,6 +218,7 @@ static void take_answer(ek_cluster_dispatcher *self, ek_dispatch_peer *peer)
         self->row_state[job->row[r]] = EK_ROW_DONE;
         self->row_y[job->row[r]] = is_summed ? NULL : job->y + (size_t)r * row_bytes;
     }
+    job->is_answered = true;
     peer->pending = peer->has_header = false;
     count_busy(self, peer, job, ek_sys_now_us());
     atomic_store_explicit(&peer->member->bytes_sent, link->bytes_sent, memory_order_relaxed);

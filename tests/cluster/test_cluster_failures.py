@@ -207,6 +207,21 @@ class Failures(unittest.TestCase):
             self.assertLess(new[1], 0.3 * new[0], new)
             self.assertEqual(traffic.wrong, [])
 
+    def test_killed_with_sums(self):
+        # What a dead worker was to sum is summed once, by others. Sums are rounded by who makes them, so that one
+        # answer may differ; a sum that is there twice, or is not, spoils every answer that was under way.
+        certs, (a, b) = self.rig("all", "all")
+        with Front(certs / "front", [a, b], "--set", "cluster.combine=summed", "--set",
+                   "cluster.slow_start=0s") as front, Traffic(front, self.expected, n_threads=6) as traffic:
+            for _ in range(4):
+                traffic.wait_for(5)
+                b.send_signal(signal.SIGKILL)
+                traffic.wait_for(5)
+                b = self.keep(b.again())
+                wait_until(lambda: states(front) == ["serving", "serving"], "its return")
+            self.assertGreater(metric(front, "evenkeel_cluster_redone_rows_total"), 0)
+            self.assertLessEqual(len(traffic.wrong), 1, traffic.wrong)
+
     def test_restarted_without_a_replica(self):
         # Everything waits for its return, and nothing fails.
         certs, (a, b) = self.rig("*:0-15", "*:16-31")
