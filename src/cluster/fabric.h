@@ -77,6 +77,7 @@ struct ek_link {
     uint64_t bytes_sent;                /* of messages; the owner's */
     uint64_t bytes_received;
     ek_err broken; /* why it broke, once it did; the owner's */
+    bool lingers;  /* close waits a moment, so that the peer can read what was sent last */
 };
 
 typedef struct ek_fabric ek_fabric;

@@ -16,7 +16,8 @@
 #include "sys/clock.h"
 #include "sys/mem.h"
 
-#define SCRAP_BYTES 16384 /* that are thrown away at once: one TLS record */
+#define SCRAP_BYTES 16384  /* that are thrown away at once: one TLS record */
+#define LINGER_US   500000 /* for a peer to read why it was refused */
 
 typedef struct tcp_fabric {
     ek_fabric base;
@@ -34,6 +35,7 @@ typedef struct tcp_link {
     int fd;
     SSL *ssl; /* owned; NULL: bare */
     bool is_server;
+    bool is_refused;       /* the peer was let no further than the handshake */
     bool reads_want_write; /* TLS has to send before it can read, and the reverse */
     bool writes_want_read;
 
@@ -239,6 +241,20 @@ static void link_interrupt(ek_link *base)
     shutdown(((tcp_link *)base)->fd, SHUT_RDWR);
 }
 
+/*
+ * Closing with bytes unread resets the connection, and the peer may lose what it was sent last: why
+ * its certificate was refused (in TLS 1.3 it has sent its first message by then), or itself.
+ */
+static void linger(const tcp_link *link)
+{
+    uint8_t scrap[SCRAP_BYTES];
+    int64_t until_us = ek_sys_now_us() + LINGER_US;
+    shutdown(link->fd, SHUT_WR);
+    while (ek_cluster_net_wait(link->fd, false, until_us) &&
+           recv(link->fd, scrap, sizeof scrap, 0) > 0 && ek_sys_now_us() < until_us)
+        continue;
+}
+
 static void link_close(ek_link *base)
 {
     tcp_link *link = (tcp_link *)base;
@@ -248,6 +264,7 @@ static void link_close(ek_link *base)
             SSL_shutdown(link->ssl); /* a word of farewell, if it fits */
         SSL_free(link->ssl);
     }
+    if (base->lingers) linger(link);
     close(link->fd);
     ek_sys_free(link);
 }
@@ -281,6 +298,7 @@ static ek_status link_handshake(ek_link *base, int64_t deadline_us, ek_err *err)
             char why[EK_ERR_TEXT_MAX / 2];
             tls_reason(link->ssl, why, sizeof why);
             break_link(link, EK_EPEER, why);
+            base->lingers = link->is_server;
             return ek_err_set(err, EK_EPEER, "%s", why);
         }
         if (!ek_cluster_net_wait(link->fd, error == SSL_ERROR_WANT_WRITE, deadline_us)) {

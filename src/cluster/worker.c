@@ -58,6 +58,7 @@ void ek_cluster_worker_refuse(ek_worker_seat *seat, const char *why)
     if (text.len > EK_WIRE_TEXT_MAX) text.len = EK_WIRE_TEXT_MAX;
     header.body_bytes = (uint32_t)text.len;
     ek_log(EK_LOG_WARN, "cluster", "refused", "peer=\"%s\" why=\"%s\"", seat->link->peer, why);
+    seat->link->lingers = true;
     /* Whether it arrives is the peer's concern. */
     (void)!ek_cluster_link_send(seat->link, &header, text, ek_sys_now_us() + GREETING_US);
 }
