@@ -81,6 +81,10 @@ const ek_tensor *ek_model_gguf_tensor(const ek_gguf *gguf, ek_str name);
 
 bool ek_model_gguf_has(const ek_gguf *gguf, const char *key);
 
+/** Keys, and the idx-th in the file's order with the bytes of its entry: name, kind and value. */
+int32_t ek_model_gguf_key_count(const ek_gguf *gguf);
+ek_span ek_model_gguf_key_entry(const ek_gguf *gguf, int32_t idx, ek_str *out_key);
+
 /*
  * Typed look-ups. All return EK_OK; EK_ENOTFOUND (no such key); EK_EFORMAT (another type, or
  * outside the range given), and the error text names the key, what it holds and what was wanted.

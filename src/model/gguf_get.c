@@ -31,6 +31,36 @@ bool ek_model_gguf_has(const ek_gguf *gguf, const char *key)
     return pair_find(gguf, key) != NULL;
 }
 
+int32_t ek_model_gguf_key_count(const ek_gguf *gguf)
+{
+    return gguf->n_pairs;
+}
+
+/* Behind the last byte of a value that begins at `value`, its kind already read. */
+static const uint8_t *value_end(const ek_gguf_pair *pair, const uint8_t *value)
+{
+    if (pair->kind == EK_GGUF_STRING) return (const uint8_t *)pair->string.data + pair->string.len;
+    if (pair->kind != EK_GGUF_ARRAY) return value + ek_model_gguf_kind_bytes(pair->kind);
+    const ek_gguf_array *array = &pair->array;
+    value += sizeof(uint32_t) + sizeof(uint64_t); /* element kind and length */
+    if (array->kind != EK_GGUF_STRING)
+        return value + (size_t)array->len * ek_model_gguf_kind_bytes(array->kind);
+    if (array->len == 0) return value;
+    const ek_str *last = &array->strings[array->len - 1];
+    return (const uint8_t *)last->data + last->len;
+}
+
+ek_span ek_model_gguf_key_entry(const ek_gguf *gguf, int32_t idx, ek_str *out_key)
+{
+    ek_assert(idx >= 0 && idx < gguf->n_pairs);
+    const ek_gguf_pair *pair = &gguf->pairs[idx];
+    const uint8_t *name = (const uint8_t *)pair->name.data;
+    const uint8_t *beg = name - sizeof(uint64_t);
+    const uint8_t *end = value_end(pair, name + pair->name.len + sizeof(uint32_t));
+    *out_key = pair->name;
+    return (ek_span){beg, (size_t)(end - beg)};
+}
+
 /* False: not an integer. A U64 over INT64_MAX becomes INT64_MAX, which no range includes. */
 static bool int_decode(const ek_gguf_pair *pair, int64_t *out_value)
 {
