@@ -21,9 +21,10 @@ ARROWS = {
     "trace": ("route", "place", "sched"),
     "keel": ("route", "place", "telemetry"),
     "expert": ("model", "quant", "kernels", "sys", "telemetry"),
+    "store": ("model", "quant", "sys"),
     "engine": ("expert", "model", "quant", "kernels", "route", "place", "sched", "keel", "trace", "sys",
                "telemetry"),
-    "cluster": ("expert", "model", "quant", "kernels", "sys", "telemetry"),
+    "cluster": ("expert", "store", "model", "quant", "kernels", "sys", "telemetry"),
     "http": ("sys", "telemetry"),
     "gateway": ("http", "engine", "route", "place", "trace", "sys", "telemetry"),
     "sim": ("route", "place", "sched", "keel", "trace", "telemetry"),
@@ -31,7 +32,7 @@ ARROWS = {
     "lab": (),
     "config": ("sys",),
     "cli": ("sys", "quant", "kernels", "model", "route", "place", "sched", "keel", "telemetry", "trace", "expert",
-            "engine", "cluster", "http", "gateway", "sim", "tune", "lab", "config"),
+            "engine", "store", "cluster", "http", "gateway", "sim", "tune", "lab", "config"),
 }
 
 # Rooms that other rooms know through few headers only: (room, who includes) -> headers. Rooms not named are open.
@@ -66,6 +67,7 @@ HEADERS = {
                 "openssl/err.h", "openssl/evp.h", "openssl/pem.h", "openssl/rand.h", "openssl/ssl.h",
                 "openssl/x509v3.h", "poll.h", "stdio.h", "stdlib.h", "sys/socket.h", "sys/stat.h", "sys/uio.h",
                 "ucp/api/ucp.h", "unistd.h"},
+    "store": {"curl/curl.h", "jansson.h", "stdio.h", "stdlib.h"},  # snprintf, qsort
     "http": {"*"},
     "gateway": {"jansson.h", "stdio.h", "stdlib.h"},
     "tune": {"cblas.h", "stdio.h", "stdlib.h"},  # snprintf for what went wrong, qsort
