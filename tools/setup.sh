@@ -25,9 +25,10 @@ build|file:ucp/api/ucp.h|libucx-dev|headers of UCX and, to run it, libucx0: the 
 build|lib:libxxhash|libxxhash-dev|hashes of prompt prefixes
 build|lib:hwloc|libhwloc-dev|cores and NUMA nodes, for pinned threads
 build|lib:openblas|libopenblas-dev|matrix products of calibrate
-build|lib:libcurl|libcurl4-openssl-dev|HTTP client of the chat, status and experts commands
+build|lib:libcurl|libcurl4-openssl-dev|HTTP client of the chat, status, experts and fetch commands; S3
 test|lib:cmocka|libcmocka-dev|unit tests
 test|py:numpy|python3-numpy|makes the small test models
+test|cmd:nginx|nginx-light|web server that the tests fetch weights from
 model|py:numpy|python3-numpy|data for the training of the bundled model
 model|py:torch|python3-torch|trains the bundled model
 model|lib:openblas|libopenblas-dev|matrix products of its training
@@ -42,9 +43,10 @@ fuzz|clangrt:fuzzer|libclang-rt-14-dev|libFuzzer and the sanitizers of clang
 TABLE
 }
 
+# Debian has servers in /usr/sbin, which is not everybody's path.
 present() {
     case $1 in
-    cmd:*) command -v "${1#cmd:}" >/dev/null 2>&1 ;;
+    cmd:*) command -v "${1#cmd:}" >/dev/null 2>&1 || [ -x "/usr/sbin/${1#cmd:}" ] ;;
     lib:*) command -v pkg-config >/dev/null 2>&1 && pkg-config --exists "${1#lib:}" ;;
     file:*) [ -e "/usr/include/${1#file:}" ] ;;
     py:*) system_python -c "import ${1#py:}" >/dev/null 2>&1 ;;
@@ -72,6 +74,21 @@ while IFS='|' read -r group probe package why; do
 done <<LIST
 $list
 LIST
+
+# The S3 server of the tests comes from npm, by its lock file. Without it those tests are skipped, saying so.
+s3_server() {
+    case " $groups " in *" test "*) ;; *) return 0 ;; esac
+    folder=$(dirname "$0")/../tests/store
+    [ ! -d "$folder/node_modules/s3rver" ] || return 0
+    if ! command -v npm >/dev/null 2>&1; then
+        say "no npm on this machine: the tests that fetch from S3 will be skipped"
+    elif said=$(npm ci --prefix "$folder" --no-audit --no-fund 2>&1); then
+        say "s3rver: $(printf '%s\n' "$said" | tail -n 1)"
+    else
+        say "npm could not install s3rver, the tests that fetch from S3 will be skipped: $(printf '%s\n' "$said" | tail -n 1)"
+    fi
+}
+s3_server
 
 if [ -z "$missing" ]; then
     say "everything needed for '$groups' is here"

@@ -11,16 +11,20 @@
 #include "cli/exit.h"
 #include "cli/placement.h"
 #include "cli/settings.h"
+#include "cli/store.h"
+#include "cluster/identity.h"
 #include "cluster/worker.h"
 #include "place/place.h"
+#include "store/check.h"
 #include "sys/clock.h"
 #include "sys/log.h"
 #include "sys/mem.h"
 #include "sys/signal.h"
 #include "sys/thread.h"
 
-#define TICK_US         1000000
-#define PLACEMENT_BYTES ((size_t)1 << 30) /* of address space: the largest placement */
+#define TICK_US          1000000
+#define MANIFEST_STALL_S 30
+#define PLACEMENT_BYTES  ((size_t)1 << 30) /* of address space: the largest placement */
 
 static const ek_cli_option options[] = {
     EK_CLI_SETTINGS_ROWS,
@@ -34,6 +38,10 @@ static const ek_cli_option options[] = {
      "worker.placement"},
     {EK_CLI_OPTION_SETTING, "device", "I/N", "of the placement: 0/4 is the first of four",
      "worker.device"},
+    {EK_CLI_OPTION_SETTING, "manifest", "FILE",
+     "check the experts by this first; needed for a file "
+     "with holes",
+     "worker.manifest"},
     {EK_CLI_OPTION_SETTING, "threads", "N", "compute threads", "engine.threads"},
     {EK_CLI_OPTION_SETTING, "kernels", "NAME", "auto, reference, avx2, avx512", "engine.kernels"},
     {EK_CLI_OPTION_SETTING, "log-level", "LEVEL", "error, warn, info or debug", "log.level"},
@@ -44,6 +52,8 @@ typedef struct post {
     ek_cli_loaded loaded;
     ek_model_file *file;
     ek_expert_set set; /* its bits are owned */
+    bool has_identity; /* a manifest says it */
+    uint8_t identity[EK_IDENTITY_BYTES];
     ek_resident resident;
     ek_worker *worker;
 } post;
@@ -121,6 +131,36 @@ static ek_status choose_experts(post *p, ek_err *err)
     return status;
 }
 
+/* Are the experts those of the manifest? What the file has of others does not matter. */
+static ek_status check_experts(post *p, int32_t n_threads, ek_err *err)
+{
+    const ek_config *config = &p->loaded.config;
+    const ek_store_access access = ek_cli_store_access(MANIFEST_STALL_S);
+    ek_cli_manifest opened;
+    int32_t n;
+    int64_t bytes, beg_us = ek_sys_now_us();
+    ek_status status = ek_cli_manifest_open(config->worker.manifest, &access, &opened, err);
+    if (status != EK_OK) return status;
+    ek_store_checking checking = {.manifest = &opened.manifest,
+                                  .model_path = config->model_path,
+                                  .want = {.experts = p->set.bits}};
+    if (opened.manifest.n_layers != p->set.n_layers ||
+        opened.manifest.n_experts != p->set.n_experts)
+        status = ek_err_set(err, EK_EFORMAT, "%s: is of another model than %s",
+                            config->worker.manifest, config->model_path);
+    if (status == EK_OK && ek_sys_pool_create(n_threads, false, &checking.pool) != EK_OK)
+        status = ek_err_set(err, EK_ENOMEM, "cannot start threads");
+    if (status == EK_OK) status = ek_store_check(&checking, &n, &bytes, err);
+    ek_sys_pool_destroy(checking.pool);
+    p->has_identity = ek_cluster_identity_scan(opened.manifest.identity, p->identity);
+    if (status == EK_OK)
+        ek_log(EK_LOG_INFO, "cli", "experts_checked",
+               "manifest=%s shards=%" PRId32 " bytes=%" PRId64 " ms=%" PRId64,
+               opened.manifest.body_sha256, n, bytes, (ek_sys_now_us() - beg_us) / 1000);
+    ek_cli_manifest_close(&opened);
+    return status;
+}
+
 /* ---- serving ---- */
 
 static int failed(const ek_err *err)
@@ -178,14 +218,21 @@ static ek_status start(post *p, ek_err *err)
     ek_status status = ek_expert_model_open(config->model_path, config->chat_format, &p->file, err);
     if (status == EK_OK) status = choose_experts(p, err);
     if (status != EK_OK) return status;
+    int32_t n_threads = engine->n_threads > 0 ? engine->n_threads : ek_sys_cpu_count();
+    if (config->worker.manifest) {
+        ek_sys_notify("STATUS=checking experts");
+        status = check_experts(p, n_threads, err);
+        if (status != EK_OK) return status;
+    }
     const ek_resident_setup setup = {
         .file = p->file,
         .set = p->set,
         .kernels = engine->kernels,
-        .n_threads = engine->n_threads > 0 ? engine->n_threads : ek_sys_cpu_count(),
+        .n_threads = n_threads,
         .pin_threads = engine->pin_threads,
         .pack_weights = engine->pack_weights,
         .pace = config->worker.pace,
+        .identity = p->has_identity ? p->identity : NULL,
     };
     ek_sys_notify("STATUS=loading experts");
     status = ek_cluster_resident_open(&setup, &p->resident, err);

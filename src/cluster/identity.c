@@ -1,6 +1,7 @@
 #include "cluster/identity.h"
 
 #include <openssl/evp.h>
+#include <string.h>
 
 static bool add_tensor(EVP_MD_CTX *sha, const ek_tensor *t)
 {
@@ -32,10 +33,23 @@ ek_status ek_cluster_identity(const ek_gguf *gguf, uint8_t out_identity[EK_IDENT
     return ok ? EK_OK : EK_EINTERNAL;
 }
 
+static const char digits[] = "0123456789abcdef";
+
+bool ek_cluster_identity_scan(const char *text, uint8_t out_identity[EK_IDENTITY_BYTES])
+{
+    if (strlen(text) != EK_IDENTITY_HEX_MAX - 1 || strspn(text, digits) != EK_IDENTITY_HEX_MAX - 1)
+        return false;
+    for (int i = 0; i < EK_IDENTITY_BYTES; i++) {
+        ptrdiff_t high = strchr(digits, text[2 * i]) - digits;
+        ptrdiff_t low = strchr(digits, text[2 * i + 1]) - digits;
+        out_identity[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}
+
 void ek_cluster_identity_print(const uint8_t identity[EK_IDENTITY_BYTES],
                                char out_text[EK_IDENTITY_HEX_MAX])
 {
-    static const char digits[] = "0123456789abcdef";
     for (int i = 0; i < EK_IDENTITY_BYTES; i++) {
         out_text[2 * i] = digits[identity[i] >> 4];
         out_text[2 * i + 1] = digits[identity[i] & 15];

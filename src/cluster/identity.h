@@ -10,6 +10,7 @@
 #ifndef EK_CLUSTER_IDENTITY_H
 #define EK_CLUSTER_IDENTITY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/attr.h"
@@ -23,6 +24,9 @@
 
 /** @return EK_OK; EK_EINTERNAL the library has no SHA-256 */
 EK_MUST ek_status ek_cluster_identity(const ek_gguf *gguf, uint8_t out_identity[EK_IDENTITY_BYTES]);
+
+/** What ek_cluster_identity_print printed. @return false: it is none */
+EK_MUST bool ek_cluster_identity_scan(const char *text, uint8_t out_identity[EK_IDENTITY_BYTES]);
 
 /** As hexadecimal digits, NUL-terminated. */
 void ek_cluster_identity_print(const uint8_t identity[EK_IDENTITY_BYTES],

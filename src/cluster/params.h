@@ -61,6 +61,7 @@ typedef struct ek_worker_params {
     const char *experts;             /* cluster/expert_set.h; NULL: as the placement says, or all */
     const char *placement;           /* file of `evenkeel place`; NULL: none */
     const char *device;              /* "1/4": second of four devices of the placement */
+    const char *manifest;            /* that the experts are checked by; NULL: unchecked */
     ek_cluster_fabric_choice fabric; /* auto: bare links where `listen` is of this machine only */
     int32_t fronts_max;              /* 1..EK_CLUSTER_FRONTS_MAX */
     int32_t tokens_max;              /* of one dispatch; a front that wants more is refused */

@@ -33,6 +33,9 @@ typedef struct ek_resident_setup {
     bool pin_threads;
     bool pack_weights;
     ek_worker_pace pace;
+    /* (EK_IDENTITY_BYTES) of the whole model, from its manifest, where the file may have holes.
+     * NULL: computed from the file. Borrowed. */
+    const uint8_t *identity;
 } ek_resident_setup;
 
 typedef struct ek_resident {

@@ -227,7 +227,11 @@ ek_status ek_cluster_worker_create(const ek_worker_params *params, ek_resident *
     ek_sys_cond_init(&worker->left);
     for (int i = 0; i < EK_WORKER_SEATS; i++)
         worker->seats[i].worker = worker;
-    ek_status status = ek_cluster_identity(model->gguf, worker->identity);
+    ek_status status = EK_OK;
+    if (resident->setup.identity)
+        memcpy(worker->identity, resident->setup.identity, sizeof worker->identity);
+    else
+        status = ek_cluster_identity(model->gguf, worker->identity);
     status = status == EK_OK ? open_doors(worker, err)
                              : ek_err_set(err, status, "OpenSSL has no SHA-256");
     if (status != EK_OK) {

@@ -313,6 +313,11 @@ const ek_config_key ek_config_keys[] = {
     {"worker", "device", EK_CONFIG_TEXT, AT(const char *, worker.device),
      .unset = "needed with `placement`",
      .help = "Which of the placement's devices this is: `0/4` is the first of four."},
+    {"worker", "manifest", EK_CONFIG_TEXT, AT(const char *, worker.manifest), .unset = "none",
+     .help =
+         "Manifest (`evenkeel manifest`, or what `evenkeel fetch` left beside the weights) that "
+         "the experts are checked by before anything is served. Needed where the model's file "
+         "has only some of its weights."},
     {"worker", "fabric", EK_CONFIG_CHOICE, AT(ek_cluster_fabric_choice, worker.fabric), "auto",
      .choices = fabrics,
      .help = "Data links that it takes: encrypted ones always; bare ones with `tcp`, and with "

@@ -7,8 +7,8 @@ import unittest
 import harness
 from harness import run
 
-COMMANDS = ["serve", "chat", "status", "experts", "models", "worker", "cluster", "place", "calibrate", "tokenize", "logits",
-            "check", "config", "version", "completion", "help"]
+COMMANDS = ["serve", "chat", "status", "experts", "models", "worker", "cluster", "manifest", "fetch", "place", "calibrate",
+            "tokenize", "logits", "check", "config", "version", "completion", "help"]
 
 
 class Help(unittest.TestCase):
