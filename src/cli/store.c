@@ -19,6 +19,7 @@ ek_store_access ek_cli_store_access(int32_t stall_s)
         .aws_token = from_environment("AWS_SESSION_TOKEN", NULL),
         .aws_region = from_environment("AWS_REGION", "us-east-1"),
         .aws_endpoint = from_environment("AWS_ENDPOINT_URL", NULL),
+        .ca_file = from_environment("SSL_CERT_FILE", NULL),
         .stall_s = stall_s,
     };
 }

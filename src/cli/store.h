@@ -10,7 +10,7 @@
 #include "store/manifest.h"
 #include "sys/mem.h"
 
-/** From the environment: AWS_*. Borrowed from it. */
+/** From the environment: AWS_*, SSL_CERT_FILE. Borrowed from it. */
 ek_store_access ek_cli_store_access(int32_t stall_s);
 
 /** A manifest that was read. */

@@ -23,7 +23,9 @@ typedef struct ek_store_access {
     const char *aws_key_id, *aws_secret, *aws_token; /* without a key requests are not signed */
     const char *aws_region;                          /* NULL: us-east-1 */
     const char *aws_endpoint;                        /* URL; NULL: AWS's of the region */
-    int32_t stall_s; /* a request that moves less than 1 KiB/s for so long is given up */
+    const char *ca_file; /* certificates of authorities that servers may have theirs from; NULL: the
+                          * system's */
+    int32_t stall_s;     /* a request that moves less than 1 KiB/s for so long is given up */
 } ek_store_access;
 
 /** Bytes of one file. */

@@ -147,6 +147,8 @@ static CURLcode prepare(web *w, transfer *t)
     curl_easy_setopt(e, CURLOPT_WRITEDATA, t);
     CURLcode code = curl_easy_setopt(e, CURLOPT_USERAGENT, "evenkeel/" EK_VERSION);
     if (code == CURLE_OK) code = curl_easy_setopt(e, CURLOPT_URL, t->url);
+    if (code == CURLE_OK && w->access->ca_file)
+        code = curl_easy_setopt(e, CURLOPT_CAINFO, w->access->ca_file);
     if (code == CURLE_OK && asks_for_part(&t->request)) {
         snprintf(range, sizeof range, "%" PRId64 "-%" PRId64, t->request.offset,
                  t->request.offset + t->request.bytes - 1);
@@ -222,8 +224,17 @@ static ek_store_verdict judge(const web *w, const transfer *t, CURLcode code, ek
     }
     if (code == CURLE_TOO_MANY_REDIRECTS)
         ek_err_set(err, EK_EPEER, "%s: redirects more than %ld times", t->url, REDIRECTS_MAX);
+    if (code == CURLE_UNSUPPORTED_PROTOCOL)
+        ek_err_set(err, EK_EPEER, "%s: redirects to what is neither HTTPS nor, from HTTP, HTTP",
+                   t->url);
+    if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE)
+        ek_err_set(err, EK_EACCESS,
+                   "%s: its certificate is not accepted; SSL_CERT_FILE names the authority of a "
+                   "server of your own",
+                   t->url);
     bool for_good = code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_URL_MALFORMAT ||
-                    code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_PEER_FAILED_VERIFICATION;
+                    code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_PEER_FAILED_VERIFICATION ||
+                    code == CURLE_SSL_CACERT_BADFILE;
     return for_good ? EK_STORE_ABSENT : EK_STORE_TRANSIENT;
 }
 

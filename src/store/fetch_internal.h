@@ -34,6 +34,7 @@ typedef struct ek_fetch_sink {
     bool hashing;
     ek_sys_sha256 hash; /* owned while hashing */
     bool complete;      /* nothing more is of use */
+    bool brought;       /* a shard, at least */
     ek_status status;   /* EK_EFORMAT: a shard is wrong; else the disk */
     ek_err err;
 } ek_fetch_sink;

@@ -54,6 +54,7 @@ static bool end_shard(ek_fetch_sink *sink)
     f->missing[sink->at_shard] = 0;
     f->done[sink->at_shard] = 1;
     f->unsaved = true;
+    sink->brought = true;
     f->out->n_came++;
     f->out->came_bytes += s->bytes;
     f->out->sources[sink->task->source].bytes += s->bytes;
@@ -251,6 +252,7 @@ static ek_status judge(ek_fetch *f, ek_fetch_sink *sink, ek_store_outcome *o, in
                    f->m->files[task->pull.file].name);
     }
     blame(f, source, &o->err, err);
+    if (sink->brought) task->n_tries = 0; /* it does get on, if in pieces */
     if (o->verdict == EK_STORE_TRANSIENT && task->n_tries < f->params->n_retries)
         retry(f, task, now_us);
     else

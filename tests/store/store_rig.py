@@ -70,9 +70,9 @@ def sign(method, path, headers, secret, region):
 
 
 class Nginx:
-    """nginx over a directory. `max_ranges=0` makes it a server without ranges."""
+    """nginx over a directory; without ranges if asked, with TLS where a directory of `cluster init` is given."""
 
-    def __init__(self, root, ranges=True):
+    def __init__(self, root, ranges=True, certs=None):
         if not NGINX:
             print("skipped: nginx is not installed (tools/setup.sh test)")
             raise unittest.SkipTest("nginx is not installed")
@@ -84,14 +84,15 @@ class Nginx:
         temp = "".join(f"{name}_temp_path {self.folder}/{name};" for name in
                        ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
         user = "user root;" if os.getuid() == 0 else ""  # so that it may read what the test made
+        tls = f"ssl_certificate {certs}/node.pem; ssl_certificate_key {certs}/node.key;" if certs else ""
         conf.write_text(f"""{user} daemon off; pid {self.folder}/pid; error_log {self.folder}/error.log;
 worker_processes 1; events {{ worker_connections 256; }}
 http {{ access_log {self.log}; {temp}
-  server {{ listen 127.0.0.1:{self.port}; root {root}; {"" if ranges else "max_ranges 0;"} }} }}
+  server {{ listen 127.0.0.1:{self.port}{" ssl" if certs else ""}; {tls} root {root}; {"" if ranges else "max_ranges 0;"} }} }}
 """)
         self.process = subprocess.Popen([NGINX, "-p", str(self.folder), "-c", str(conf)], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if certs else ''}://127.0.0.1:{self.port}"
         harness.wait_until(lambda: self.process.poll() is not None or (self.folder / "pid").exists() and can_connect(
             self.port), "nginx")
         assert self.process.poll() is None, (self.folder / "error.log").read_text()

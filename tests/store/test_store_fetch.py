@@ -151,6 +151,17 @@ class Places(Case):
                 self.assertTrue(is_right(self.file.read_bytes(), shard))
 
 
+class Https(Case):
+    def test_https(self):
+        done = harness.run("cluster", "init", "--out", self.tmp / "certs", "--front", "f", "--worker", "w=127.0.0.1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        ours = {"SSL_CERT_FILE": str(self.tmp / "certs/ca.pem")}
+        with Nginx(MODEL.parent, certs=self.tmp / "certs/w") as nginx:
+            self.fails(66, [nginx.url], "its certificate is not accepted; SSL_CERT_FILE names")
+            self.fails(66, [nginx.url], "its certificate is not accepted", env={"SSL_CERT_FILE": "/no/such/file"})
+            self.fine(nginx.url, "--experts", "*:1", env=ours)
+
+
 class Buckets(Case):
     def test_s3(self):
         with S3(self.tmp) as s3:
@@ -397,7 +408,7 @@ class Resume(Case):
         gate = threading.Event()
 
         def fault(handler, data, first, last, n):
-            if n > 20:
+            if n > 4:
                 gate.wait(harness.PATIENCE_S)
             return False
         with Faulty(fault) as server:
