@@ -37,6 +37,7 @@ extern const ek_cli_command ek_cli_config;
 extern const ek_cli_command ek_cli_experts;
 extern const ek_cli_command ek_cli_fetch;
 extern const ek_cli_command ek_cli_help;
+extern const ek_cli_command ek_cli_lab_command;
 extern const ek_cli_command ek_cli_logits;
 extern const ek_cli_command ek_cli_manifest_cmd;
 extern const ek_cli_command ek_cli_models;

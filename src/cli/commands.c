@@ -7,10 +7,10 @@
 
 /* What a newcomer needs comes first. */
 static const ek_cli_command *const commands[] = {
-    &ek_cli_serve,     &ek_cli_chat,       &ek_cli_status,       &ek_cli_experts, &ek_cli_models,
-    &ek_cli_worker,    &ek_cli_cluster,    &ek_cli_manifest_cmd, &ek_cli_fetch,   &ek_cli_place,
-    &ek_cli_calibrate, &ek_cli_tokenize,   &ek_cli_logits,       &ek_cli_check,   &ek_cli_config,
-    &ek_cli_version,   &ek_cli_completion, &ek_cli_help,
+    &ek_cli_serve,       &ek_cli_chat,      &ek_cli_status,       &ek_cli_experts, &ek_cli_models,
+    &ek_cli_worker,      &ek_cli_cluster,   &ek_cli_manifest_cmd, &ek_cli_fetch,   &ek_cli_place,
+    &ek_cli_lab_command, &ek_cli_calibrate, &ek_cli_tokenize,     &ek_cli_logits,  &ek_cli_check,
+    &ek_cli_config,      &ek_cli_version,   &ek_cli_completion,   &ek_cli_help,
 };
 
 const ek_cli_command *ek_cli_command_at(size_t idx)

@@ -111,6 +111,7 @@ static void add_counters(const ek_lab_sample *b, const ek_lab_sample *e, int32_t
     ek_lab_balance(busy, n_workers, &f->max_over_mean, &f->cv);
     f->router_share = ratio(e->plan_s - b->plan_s, e->forward_s - b->forward_s);
     f->score_loss = ratio(e->loss_sum - b->loss_sum, e->tokens - b->tokens);
+    if (f->score_loss < 0) f->score_loss = 0; /* means are rounded on their way here */
     f->rerouted = e->rerouted - b->rerouted;
     f->deferred = e->deferred - b->deferred;
     f->degraded = e->degraded - b->degraded;

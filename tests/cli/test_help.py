@@ -7,7 +7,7 @@ import unittest
 import harness
 from harness import run
 
-COMMANDS = ["serve", "chat", "status", "experts", "models", "worker", "cluster", "manifest", "fetch", "place", "calibrate",
+COMMANDS = ["serve", "chat", "status", "experts", "models", "worker", "cluster", "manifest", "fetch", "place", "lab", "calibrate",
             "tokenize", "logits", "check", "config", "version", "completion", "help"]
 
 
