@@ -1,6 +1,7 @@
 /*
  * evenkeel lab: experiments on a real cluster of this machine. `incident` makes the overload happen
- * that policies are there for, and shows what each of them does about it.
+ * that policies are there for, and shows what each of them does about it; `sweep` finds the load
+ * from which latency grows steeply.
  */
 #include "cli/lab.h"
 
@@ -10,6 +11,7 @@
 
 #include "cli/args.h"
 #include "cli/exit.h"
+#include "cli/lab_sweep.h"
 #include "route/policy.h"
 #include "sys/file.h"
 #include "sys/limit.h"
@@ -45,7 +47,8 @@ static const ek_cli_option options[] = {
     {OPTION_MODEL, "model", "FILE", "GGUF file (default " MODEL ")", NULL},
     {OPTION_POLICY, "policy", "NAME,...", "policies, also with " REPLICAS " (" POLICIES ")", NULL},
     {OPTION_WORKERS, "workers", "N", "worker processes, 2 to 64 (default 8)", NULL},
-    {OPTION_MINUTES, "minutes", "M", "of traffic for each policy, 0.1 to 600 (default 1)", NULL},
+    {OPTION_MINUTES, "minutes", "M",
+     "of traffic for each policy, or a sweep, 0.1 to 600 (default 1)", NULL},
     {OPTION_SEED, "seed", "N", "of arrivals and prompts (default 1)", NULL},
     {OPTION_RATE, "rate", "R", "requests a second to set workers' speed for (default 14)", NULL},
     {OPTION_PROMPTS, "prompts", "FILE", "JSON lines to take prompts from; may be given again",
@@ -182,18 +185,38 @@ static int failed(const ek_err *err)
     }
 }
 
-static int incident(ek_cli_lab *lab)
+static int report_curve(const ek_cli_lab *lab, const ek_cli_lab_curve *curve)
+{
+    ek_err err = {0};
+    ek_cli_lab_curve_print(lab, curve);
+    ek_status status = EK_OK;
+    if (lab->json_path) status = ek_cli_lab_curve_write_json(lab, curve, lab->json_path, &err);
+    if (status == EK_OK && lab->out_path)
+        status = ek_cli_lab_curve_write_html(lab, curve, lab->out_path, &err);
+    if (status < 0) return ek_cli_fail(EK_EXIT_IO, "%s", err.text);
+    if (curve->problem[0])
+        return ek_cli_fail(EK_EXIT_FAILURE, "requests failed, the first: %s", curve->problem);
+    return EK_EXIT_OK;
+}
+
+static int experiment(ek_cli_lab *lab, bool sweep)
 {
     ek_err err = {0}, why = {0};
     ek_cli_lab_result result = {0};
+    ek_cli_lab_curve curve = {0};
     int code;
     if (ek_sys_signal_block() < 0) return ek_cli_fail(EK_EXIT_FAILURE, "signals cannot be blocked");
     (void)ek_sys_descriptors_allow(DESCRIPTORS);
     ek_status status = prepare(lab, &err);
-    if (status == EK_OK) status = ek_cli_lab_incident(lab, &result, &err);
+    if (status == EK_OK)
+        status =
+            sweep ? ek_cli_lab_sweep(lab, &curve, &err) : ek_cli_lab_incident(lab, &result, &err);
     if (lab->dir[0] && ek_sys_temp_remove(lab->dir, &why) < 0 && status == EK_OK)
         status = ek_err_set(&err, EK_EIO, "%s", why.text);
-    code = status == EK_OK ? report(lab, &result) : failed(&err);
+    if (status < 0)
+        code = failed(&err);
+    else
+        code = sweep ? report_curve(lab, &curve) : report(lab, &result);
     ek_cli_lab_result_free(&result);
     ek_cli_lab_prompts_close(&lab->prompts);
     ek_sys_free(lab->requests);
@@ -249,23 +272,25 @@ static int run(int argc, char **argv)
             code = take_option(&lab, &args, id);
     }
     if (code != EK_EXIT_OK) return code;
-    if (!verb) return ek_cli_fail(EK_EXIT_USAGE, "lab: say what: incident");
-    if (strcmp(verb, "incident") != 0)
-        return ek_cli_fail(EK_EXIT_USAGE, "lab: '%s' is not incident", verb);
+    if (!verb) return ek_cli_fail(EK_EXIT_USAGE, "lab: say what: incident or sweep");
+    const bool sweep = strcmp(verb, "sweep") == 0;
+    if (!sweep && strcmp(verb, "incident") != 0)
+        return ek_cli_fail(EK_EXIT_USAGE, "lab: '%s' is neither incident nor sweep", verb);
     if (lab.n_prompt_paths == 0) find_prompts(&lab);
-    return incident(&lab);
+    return experiment(&lab, sweep);
 }
 
 const ek_cli_command ek_cli_lab_command = {
     .name = "lab",
-    .operands = "incident",
+    .operands = "incident|sweep",
     .summary = "make an overload happen, and compare what policies do about it",
     .about =
         "Starts a front and paced workers on this machine, sends them mixed traffic and then a\n"
         "promotion in which nine of ten requests ask about parcels, and does so for each policy\n"
         "with the same requests at the same times. Prints latency, balance and cost, and when\n"
-        "what happened; --out writes a report with plots. Everything that was started is\n"
-        "stopped at the end, also after Ctrl-C.",
+        "what happened; --out writes a report with plots. sweep offers more and more of the\n"
+        "mixed traffic to the first policy, and finds where latency turns steep. Everything\n"
+        "that was started is stopped at the end, also after Ctrl-C.",
     .options = options,
     .n_options = EK_COUNT_OF(options),
     .run = run,

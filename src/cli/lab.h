@@ -2,13 +2,15 @@
  * What the files of `evenkeel lab` share: what was asked for, the prompts, a cluster of real
  * processes, and what a run of one policy came to.
  *
- * lab.c reads the command line; lab_incident.c makes the plan and runs it; lab_prompts.c,
- * lab_cluster.c and lab_watch.c are its means; lab_report.c and lab_html.c say what came of it. The
- * main thread does all of it but for watching, which has a thread of its own (lab_watch.c).
+ * lab.c reads the command line; lab_warmup.c finds out what has to be known, lab_incident.c runs
+ * policies; lab_prompts.c, lab_cluster.c, lab_send.c and lab_watch.c are their means; lab_report.c
+ * and lab_html.c say what came of it. The main thread does all of it but for watching, which has a
+ * thread of its own (lab_watch.c).
  */
 #ifndef EK_CLI_LAB_H
 #define EK_CLI_LAB_H
 
+#include <jansson.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,9 +26,11 @@
 #include "sys/child.h"
 #include "sys/thread.h"
 
-#define EK_CLI_LAB_POLICIES_MAX 12
-#define EK_CLI_LAB_FILES_MAX    16
-#define EK_CLI_LAB_PATH_BYTES   4096
+#define EK_CLI_LAB_POLICIES_MAX  12
+#define EK_CLI_LAB_FILES_MAX     16
+#define EK_CLI_LAB_PATH_BYTES    4096
+#define EK_CLI_LAB_PROBLEM_BYTES 256
+#define EK_CLI_LAB_LOAD          0.95 /* of the capacity that is sent: nearly all */
 
 /* ---- prompts ---- */
 
@@ -147,7 +151,7 @@ typedef struct ek_cli_lab_watch {
 EK_MUST ek_status ek_cli_lab_watch_start(const ek_cli_lab_cluster *cluster, int64_t period_us,
                                          int32_t samples_max, ek_cli_lab_watch *out_watch,
                                          ek_err *err);
-/** End the thread after a last look. The samples stay. Does nothing when it does not run. */
+/** End the thread, after a last look where one is nearly due. Does nothing when none runs. */
 void ek_cli_lab_watch_end(ek_cli_lab_watch *watch);
 void ek_cli_lab_watch_free(ek_cli_lab_watch *watch);
 
@@ -159,13 +163,48 @@ void ek_cli_lab_watch_free(ek_cli_lab_watch *watch);
 EK_MUST ek_status ek_cli_lab_expert_tokens(const char *url, int32_t n_layers, int32_t n_experts,
                                            int64_t *out_tokens, ek_err *err);
 
+/* ---- requests ---- */
+
+/**
+ * n requests of one phase's traffic in a closed loop.
+ * @param what        what progress says
+ * @param out_seconds from the first request to the last answer
+ * @return EK_OK; EK_EPEER none went well; EK_ECANCELED; EK_ENOMEM; EK_EINTERNAL
+ */
+EK_MUST ek_status ek_cli_lab_send_closed(const ek_cli_lab *lab, const ek_cli_lab_cluster *c,
+                                         ek_lab_phase phase, int32_t n, int32_t n_streams,
+                                         const char *what, double *out_seconds, ek_err *err);
+
+/**
+ * Requests when they are due, whatever becomes of those before.
+ * @param requests    (n)
+ * @param out_answers (n)
+ * @param out_problem (EK_CLI_LAB_PROBLEM_BYTES) of the first that failed; "" before
+ * @return as ek_cli_lab_send_closed; single failures are in the answers
+ */
+EK_MUST ek_status ek_cli_lab_send(const ek_cli_lab *lab, const ek_cli_lab_cluster *c,
+                                  const ek_lab_request *requests, int32_t n, const char *what,
+                                  ek_lab_answer *out_answers, char *out_problem, ek_err *err);
+
+/* ---- the warm-up ---- */
+
+/**
+ * Study traffic, place experts, choose the workers' speed.
+ * @return EK_OK; EK_EINVAL experts cannot be placed so; what starting and sending gave
+ */
+EK_MUST ek_status ek_cli_lab_warm_up(ek_cli_lab *lab, ek_err *err);
+
+/** How much of a phase's traffic leaves, without contention. @return as ek_cli_lab_warm_up */
+EK_MUST ek_status ek_cli_lab_measure_capacity(ek_cli_lab *lab, const ek_cli_lab_policy *policy,
+                                              ek_lab_phase phase, ek_err *err);
+
 /* ---- a run ---- */
 
 typedef struct ek_cli_lab_run {
     const ek_cli_lab_policy *policy;
     ek_lab_answer *answers; /* (n_answers) owned */
     int32_t n_answers;
-    char problem[256]; /* of the first request that failed */
+    char problem[EK_CLI_LAB_PROBLEM_BYTES]; /* of the first request that failed */
     ek_cli_lab_watch watch;
     ek_lab_figures figures[EK_LAB_N_PHASES];
     ek_lab_chain chain;
@@ -185,6 +224,15 @@ EK_MUST ek_status ek_cli_lab_incident(ek_cli_lab *lab, ek_cli_lab_result *out_re
 void ek_cli_lab_result_free(ek_cli_lab_result *result);
 
 /* ---- what came of it ---- */
+
+/** A page's beginning, with the style of all plots. */
+void ek_cli_lab_html_head(ek_buf *out, const char *title);
+/** Text with what HTML would read as its own escaped. */
+void ek_cli_lab_html_escape(ek_buf *out, const char *text);
+/** Write a text, if all of it was made. @return EK_OK; EK_ENOMEM; what writing gave */
+EK_MUST ek_status ek_cli_lab_write(const ek_buf *text, const char *path, ek_err *err);
+/** A JSON object as text. Takes the reference. */
+void ek_cli_lab_add_json(ek_buf *out, json_t *root);
 
 /** The table, on standard output. */
 void ek_cli_lab_print(const ek_cli_lab *lab, const ek_cli_lab_result *result);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "cli/lab.h"
-#include "sys/file.h"
 #include "sys/mem.h"
 
 #define LEFT    150.0 /* of a plot's area, in pixels */
@@ -29,7 +28,7 @@ typedef struct page {
     double end_s; /* of all plots */
 } page;
 
-static void add_escaped(ek_buf *out, const char *text)
+void ek_cli_lab_html_escape(ek_buf *out, const char *text)
 {
     for (const char *c = text; *c; c++) {
         if (*c == '<')
@@ -197,7 +196,7 @@ static void add_cell(const page *p, double beg_s, double end_s, int32_t row, dou
 static void add_event(const page *p, double at_s, double height, const char *name, int row)
 {
     if (at_s < 0) return;
-    const double x = x_of(p, at_s), y = TOP + height + 28 + 13 * row;
+    const double x = x_of(p, at_s), y = TOP + height + 34 + 13 * row;
     const bool right = x > RIGHT - 150;
     ek_http_buf_addf(p->out, "<path d=\"M%.1f %.0fV%.1f\" class=\"event\"/>\n", x, TOP, y);
     ek_http_buf_addf(p->out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s, %.0f s</text>\n",
@@ -210,7 +209,7 @@ static void add_workers(const page *p, const ek_cli_lab_run *run)
     const ek_lab_chain *c = &run->chain;
     const double height = STRIP * w->n_workers;
     ek_http_buf_addf(p->out, "<h3>%s</h3>\n<svg viewBox=\"0 0 960 %.0f\" role=\"img\">\n",
-                     run->policy->name, TOP + height + 100);
+                     run->policy->name, TOP + height + 106);
     for (int32_t i = 0; i < w->n_workers; i++) {
         if (w->n_workers <= 16)
             ek_http_buf_addf(p->out,
@@ -259,7 +258,7 @@ static void add_choices(const page *p)
     const ek_model_params *m = &lab->file->model->params;
     ek_buf *out = p->out;
     ek_http_buf_addz(out, "<h2>How this was made</h2>\n<ul><li>Model ");
-    add_escaped(out, lab->model_path);
+    ek_cli_lab_html_escape(out, lab->model_path);
     ek_http_buf_addf(out, ": %d layers of %d experts, top-%d; evenkeel %s.\n", (int)m->n_layers,
                      (int)m->n_experts, (int)m->top_k, EK_VERSION);
     ek_http_buf_addf(out,
@@ -300,31 +299,26 @@ static void add_choices(const page *p)
     ek_http_buf_addz(out, ".\n</ul>\n");
 }
 
-static void add_head(ek_buf *out)
+void ek_cli_lab_html_head(ek_buf *out, const char *title)
 {
     ek_http_buf_addz(
         out, "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\n"
              "<meta name=\"viewport\" content=\"width=device-width\">\n"
-             "<title>evenkeel lab: incident</title>\n<style>\n"
-             "body{font:15px/1.5 system-ui,sans-serif;color:#222;max-width:1000px;margin:2em auto;"
+             "<title>evenkeel lab</title>\n<style>\n"
+             "body{font:15px/1.5 system-ui,sans-serif;color:#222;max-width:1120px;margin:2em auto;"
              "padding:0 1em}\n"
              "h1{font-size:1.5em}h2{font-size:1.15em;margin:1.6em 0 .3em}h3{font-size:1em;"
              "margin:1em 0 0}\n"
              "table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}\n"
-             "td,th{padding:.25em .5em;text-align:right;border-bottom:1px solid #ddd;"
+             "td,th{padding:.25em .4em;text-align:right;border-bottom:1px solid #ddd;"
              "font-variant-numeric:tabular-nums}\n"
              "td:first-child,th:first-child{text-align:left;font-weight:600;white-space:nowrap}\n"
              "svg{width:100%;height:auto}svg text{font-size:11px;fill:#555}\n"
              ".line{fill:none;stroke-width:1.6}.axis,.grid,.event{fill:none;stroke:#999}\n"
              ".grid{stroke:#e4e4e4}.event{stroke:#444;stroke-dasharray:2 2}.shade{fill:#fdf3e1}\n"
              ".note,.legend{font-size:13px;color:#555}.legend span{margin-right:1.2em}\n"
-             "</style>\n<h1>The incident</h1>\n");
-    ek_http_buf_addz(
-        out,
-        "<p>Ordinary traffic, then a promotion in which nine of ten requests ask about "
-        "parcels, then ordinary traffic again: real processes, real requests, one policy "
-        "after the other. Experts that the promotion needs lie on one worker; it "
-        "passes 85 % utilisation, slows down, every step waits for it, and requests queue.</p>\n");
+             "</style>\n");
+    ek_http_buf_addf(out, "<h1>%s</h1>\n", title);
 }
 
 ek_status ek_cli_lab_write_html(const ek_cli_lab *lab, const ek_cli_lab_result *result,
@@ -339,7 +333,13 @@ ek_status ek_cli_lab_write_html(const ek_cli_lab *lab, const ek_cli_lab_result *
         const ek_cli_lab_watch *w = &result->run[i].watch;
         if (w->n > 0) p.end_s = fmax(p.end_s, fmin(w->samples[w->n - 1].at_s, ALL_END * end_s));
     }
-    add_head(&out);
+    ek_cli_lab_html_head(&out, "The incident");
+    ek_http_buf_addz(
+        &out,
+        "<p>Ordinary traffic, then a promotion in which nine of ten requests ask about "
+        "parcels, then ordinary traffic again: real processes, real requests, one policy "
+        "after the other. Experts that the promotion needs lie on one worker; it "
+        "passes 85 % utilisation, slows down, every step waits for it, and requests queue.</p>\n");
     add_table(&p);
     add_latency(&p, scratch);
     add_waiting(&p);
@@ -349,10 +349,7 @@ ek_status ek_cli_lab_write_html(const ek_cli_lab *lab, const ek_cli_lab_result *
         add_workers(&p, &result->run[i]);
     add_choices(&p);
     ek_http_buf_addz(&out, "</html>\n");
-    const ek_str text = ek_http_buf_str(&out);
-    ek_status status =
-        out.failed ? ek_err_set(err, EK_ENOMEM, "%s: no memory", path)
-                   : ek_sys_file_write(path, (ek_span){(const uint8_t *)text.data, text.len}, err);
+    const ek_status status = ek_cli_lab_write(&out, path, err);
     ek_http_buf_fini(&out);
     ek_sys_free(scratch);
     return status;

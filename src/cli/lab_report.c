@@ -143,6 +143,19 @@ static int append(const char *bytes, size_t n, void *ctx)
     return text->failed ? -1 : 0;
 }
 
+void ek_cli_lab_add_json(ek_buf *out, json_t *root)
+{
+    if (!root || json_dump_callback(root, append, out, FORMAT) != 0) out->failed = true;
+    json_decref(root);
+}
+
+ek_status ek_cli_lab_write(const ek_buf *text, const char *path, ek_err *err)
+{
+    const ek_str str = ek_http_buf_str(text);
+    if (text->failed) return ek_err_set(err, EK_ENOMEM, "%s: no memory", path);
+    return ek_sys_file_write(path, (ek_span){(const uint8_t *)str.data, str.len}, err);
+}
+
 ek_status ek_cli_lab_write_json(const ek_cli_lab *lab, const ek_cli_lab_result *result,
                                 const char *path, ek_err *err)
 {
@@ -159,12 +172,8 @@ ek_status ek_cli_lab_write_json(const ek_cli_lab *lab, const ek_cli_lab_result *
         "capacity", lab->capacity, "pace_gops", lab->gops, "busiest_mixed", lab->hottest_ordinary,
         "busiest_promotion", lab->hottest_promotion, "policies", policies, "chain", chains);
     ek_buf text = {0};
-    if (!root || json_dump_callback(root, append, &text, FORMAT) != 0) text.failed = true;
-    const ek_str str = ek_http_buf_str(&text);
-    ek_status status =
-        text.failed ? ek_err_set(err, EK_ENOMEM, "%s: no memory", path)
-                    : ek_sys_file_write(path, (ek_span){(const uint8_t *)str.data, str.len}, err);
+    ek_cli_lab_add_json(&text, root);
+    const ek_status status = ek_cli_lab_write(&text, path, err);
     ek_http_buf_fini(&text);
-    json_decref(root);
     return status;
 }

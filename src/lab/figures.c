@@ -36,6 +36,22 @@ void ek_lab_balance(const double *busy, int32_t n, double *out_max_over_mean, do
     *out_cv = sqrt(squares / n) / mean;
 }
 
+int32_t ek_lab_knee(const double *x, const double *y, int32_t n)
+{
+    int32_t best = -1;
+    double most = 0;
+    if (n < 3) return -1;
+    const double width = x[n - 1] - x[0], height = y[n - 1] - y[0];
+    if (width <= 0 || height <= 0) return -1;
+    for (int32_t i = 1; i < n - 1; i++) {
+        const double below = (x[i] - x[0]) / width - (y[i] - y[0]) / height;
+        if (below <= most) continue;
+        most = below;
+        best = i;
+    }
+    return best;
+}
+
 double ek_lab_utilisation(const ek_lab_sample *before, const ek_lab_sample *after, int32_t worker)
 {
     const double seconds = after->at_s - before->at_s;

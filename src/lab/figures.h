@@ -66,6 +66,17 @@ typedef struct ek_lab_chain {
  */
 double ek_lab_quantile(double *values, int64_t n, double q);
 
+/**
+ * Where a rising curve turns steep: the point that is farthest below the straight line from the
+ * first to the last, both axes scaled to 0..1.
+ * Source: Satopaa et al., "Finding a 'Kneedle' in a Haystack", ICDCSW 2011, section III; differs:
+ * points are taken as measured, without smoothing.
+ * @param x (n) ascending
+ * @param y (n)
+ * @return index; -1: fewer than three points, or nothing lies below the line
+ */
+int32_t ek_lab_knee(const double *x, const double *y, int32_t n);
+
 /** max/mean and population cv. Both 0 when nothing was busy. */
 void ek_lab_balance(const double *busy, int32_t n, double *out_max_over_mean, double *out_cv);
 

@@ -16,7 +16,7 @@ void ek_lab_plan_incident(double seconds, double rate, uint64_t seed, ek_lab_pla
 {
     static const double ordinary[EK_LAB_N_KINDS] = {0.3, 0.3, 0.3, 0.1};
     static const double promotion[EK_LAB_N_KINDS] = {0.05, 0.03, 0.02, 0.9};
-    static const double part[EK_LAB_N_PHASES] = {0.25, 0.5, 0.25};
+    static const double part[EK_LAB_N_PHASES] = {0.2, 0.4, 0.4};
     *out_plan = (ek_lab_plan){.seed = seed};
     for (int p = 0; p < EK_LAB_N_PHASES; p++) {
         out_plan->seconds[p] = seconds * part[p];

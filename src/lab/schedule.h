@@ -47,8 +47,8 @@ extern const char *const ek_lab_phase_names[EK_LAB_N_PHASES];
 
 /**
  * The incident: before it and after it Chinese, English, code and logistics 0.3, 0.3, 0.3 and 0.1;
- * in the promotion 0.9 logistics and 0.05, 0.03 and 0.02 of the others. A quarter of the time
- * before, half of it the promotion, a quarter after.
+ * in the promotion 0.9 logistics and 0.05, 0.03 and 0.02 of the others. A fifth of the time is
+ * before it, two fifths are the promotion, and as long is there to recover from it.
  * @param seconds, rate of all phases
  */
 void ek_lab_plan_incident(double seconds, double rate, uint64_t seed, ek_lab_plan *out_plan);

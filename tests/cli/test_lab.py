@@ -99,6 +99,24 @@ class Lab(unittest.TestCase):
         self.assertGreater(found["capacity"], 0)
         self.assertGreaterEqual(found["busiest_promotion"], found["busiest_mixed"])
 
+    def test_a_sweep(self):
+        out, points = self.tmp / "sweep.html", self.tmp / "points.json"
+        done = run("lab", "sweep", *SMALL, "--minutes", "0.4", "--out", out, "--json", points,
+                   env={"TMPDIR": str(self.tmp)}, timeout=PATIENCE_S)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        found = json.loads(points.read_text())
+        loads = [point["load"] for point in found["points"]]
+        self.assertEqual([round(10 * load) for load in loads], list(range(3, 12)))
+        for point in found["points"]:
+            self.assertAlmostEqual(point["offered_qps"], point["load"] * found["capacity"], delta=0.01)
+            self.assertEqual(point["failed"], 0)
+        self.assertGreater(found["points"][-1]["p99_ms"], found["points"][0]["p50_ms"])
+        if found["knee_load"] is not None:
+            self.assertIn(round(10 * found["knee_load"]), range(4, 11))
+        page = Plain()
+        page.feed(out.read_text())
+        self.assertEqual((page.outside, page.tags.count("svg")), ([], 1))
+
     def start(self, *arguments):
         command = [str(PROGRAM), "lab", "incident", *SMALL, "--minutes", "5", "--policy", "static", *arguments]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
@@ -141,8 +159,8 @@ class Lab(unittest.TestCase):
         bad.write_text('{"lang": "zh", "text": "你好"}\n{"lang": "xx", "text": "?"}\n')
         model = ["--model", str(DEMO)]
         cases = [
-            (2, ["lab"], "lab: say what: incident"),
-            (2, ["lab", "accident"], "lab: 'accident' is not incident"),
+            (2, ["lab"], "lab: say what: incident or sweep"),
+            (2, ["lab", "accident"], "lab: 'accident' is neither incident nor sweep"),
             (2, ["lab", "incident", "--policy", "static,luck"], "'luck' is none of static, least-load"),
             (2, ["lab", "incident", "--policy", "static,static"], "static is there twice"),
             (2, ["lab", "incident", "--policy", ""], "'' is none of"),

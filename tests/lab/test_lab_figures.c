@@ -51,11 +51,26 @@ static void test_balance(void **state)
     assert_near(cv, 0);
 }
 
+static void test_knee(void **state)
+{
+    (void)state;
+    const double x[] = {1, 2, 3, 4, 5};
+    /* Below the diagonal by 0.15, 0.30, 0.45 and nothing at the ends. */
+    assert_int_equal(ek_lab_knee(x, (const double[]){0, 10, 20, 30, 100}, 5), 3);
+    assert_int_equal(ek_lab_knee(x, (const double[]){0, 5, 40, 70, 100}, 5), 1);
+    assert_int_equal(ek_lab_knee(x, (const double[]){0, 25, 50, 75, 100}, 5), -1); /* straight */
+    assert_int_equal(ek_lab_knee(x, (const double[]){0, 90, 95, 99, 100}, 5), -1); /* flattens */
+    assert_int_equal(ek_lab_knee(x, (const double[]){5, 5, 5, 5, 5}, 5), -1);
+    assert_int_equal(ek_lab_knee(x, x, 2), -1);
+}
+
 /* 4 s mixed, 8 s promotion, 4 s after it. */
 static ek_lab_plan plan_of_16_s(void)
 {
     ek_lab_plan plan;
     ek_lab_plan_incident(16, 1, 1, &plan);
+    plan.seconds[EK_LAB_MIXED] = plan.seconds[EK_LAB_RECOVERY] = 4;
+    plan.seconds[EK_LAB_PROMOTION] = 8;
     return plan;
 }
 
@@ -164,9 +179,9 @@ static void test_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quantile), cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_phase),    cmocka_unit_test(test_chain),
-        cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_quantile), cmocka_unit_test(test_knee),
+        cmocka_unit_test(test_balance),  cmocka_unit_test(test_phase),
+        cmocka_unit_test(test_chain),    cmocka_unit_test(test_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,8 +108,8 @@ static void test_the_incident_is_that_of_the_requirements(void **state)
         assert_true(fabs(sum - 1) < 1e-12);
         assert_true(plan.rate[p] == 10);
     }
-    assert_true(ek_lab_plan_begins(&plan, EK_LAB_PROMOTION) == 25);
-    assert_true(ek_lab_plan_begins(&plan, EK_LAB_RECOVERY) == 75);
+    assert_true(ek_lab_plan_begins(&plan, EK_LAB_PROMOTION) == 20);
+    assert_true(ek_lab_plan_begins(&plan, EK_LAB_RECOVERY) == 60);
     assert_true(ek_lab_plan_begins(&plan, EK_LAB_N_PHASES) == 100);
 }
 
