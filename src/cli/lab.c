@@ -19,14 +19,16 @@
 #include "sys/signal.h"
 #include "sys/temp.h"
 
-#define REPLICAS      "+replicas"
-#define POLICIES      "static,discount,breaker,breaker" REPLICAS
-#define MODEL         "models/demo-q8_0.gguf"
-#define PROMPTS       "../shared/data/traces/prompts/"
-#define DESCRIPTORS   4096
-#define PROMPT_TOKENS 96
-#define NEW_TOKENS    16
-#define RATE          14.0
+#define REPLICAS         "+replicas"
+#define POLICIES         "static,discount,breaker,breaker" REPLICAS
+#define MODEL            "models/demo-q8_0.gguf"
+#define PROMPTS          "../shared/data/traces/prompts/"
+#define DESCRIPTORS      4096
+#define PROMPT_TOKENS    96
+#define NEW_TOKENS       16
+#define RATE             14.0
+#define INCIDENT_MINUTES 1
+#define SWEEP_MINUTES    3
 
 enum {
     OPTION_MODEL,
@@ -48,7 +50,7 @@ static const ek_cli_option options[] = {
     {OPTION_POLICY, "policy", "NAME,...", "policies, also with " REPLICAS " (" POLICIES ")", NULL},
     {OPTION_WORKERS, "workers", "N", "worker processes, 2 to 64 (default 8)", NULL},
     {OPTION_MINUTES, "minutes", "M",
-     "of traffic for each policy, or a sweep, 0.1 to 600 (default 1)", NULL},
+     "of traffic for each policy (default 1), or a sweep (default 3)", NULL},
     {OPTION_SEED, "seed", "N", "of arrivals and prompts (default 1)", NULL},
     {OPTION_RATE, "rate", "R", "requests a second to set workers' speed for (default 14)", NULL},
     {OPTION_PROMPTS, "prompts", "FILE", "JSON lines to take prompts from; may be given again",
@@ -241,7 +243,7 @@ static int take_option(ek_cli_lab *lab, const ek_cli_args *args, int id)
     case OPTION_MINUTES: good = ek_cli_args_number(args, 0.1, 600, &lab->minutes); break;
     case OPTION_SEED: good = ek_cli_args_int(args, 0, INT32_MAX, &lab->seed); break;
     case OPTION_RATE: good = ek_cli_args_number(args, 0.1, 1000, &lab->rate); break;
-    case OPTION_PROMPT_TOKENS: good = ek_cli_args_int(args, 1, 4096, &lab->n_prompt); break;
+    case OPTION_PROMPT_TOKENS: good = ek_cli_args_int(args, 2, 4096, &lab->n_prompt); break;
     case OPTION_NEW_TOKENS: good = ek_cli_args_int(args, 2, 4096, &lab->n_new); break;
     case OPTION_REPLICAS:
         good = ek_cli_args_int(args, 0, EK_LAB_EXPERTS_MAX, &lab->n_replicas);
@@ -255,7 +257,6 @@ static int run(int argc, char **argv)
 {
     ek_cli_lab lab = {.model_path = MODEL,
                       .n_workers = 8,
-                      .minutes = 1,
                       .seed = 1,
                       .rate = RATE,
                       .n_prompt = PROMPT_TOKENS,
@@ -276,6 +277,7 @@ static int run(int argc, char **argv)
     const bool sweep = strcmp(verb, "sweep") == 0;
     if (!sweep && strcmp(verb, "incident") != 0)
         return ek_cli_fail(EK_EXIT_USAGE, "lab: '%s' is neither incident nor sweep", verb);
+    if (lab.minutes == 0) lab.minutes = sweep ? SWEEP_MINUTES : INCIDENT_MINUTES;
     if (lab.n_prompt_paths == 0) find_prompts(&lab);
     return experiment(&lab, sweep);
 }

@@ -138,6 +138,8 @@ typedef struct ek_cli_lab_watch {
     int32_t n, room;
     int32_t n_missed;  /* looks that brought nothing */
     double divergence; /* nats, of sampled tokens, at the last look */
+    float *loads;      /* (room, n_layers, n_workers) owned: of workers, as the router sees them */
+    int32_t n_layers;
     ek_cli_http *http; /* owned */
     ek_sys_thread thread;
     atomic_bool stop; /* release by whoever ends it, acquire by the thread */
@@ -148,9 +150,9 @@ typedef struct ek_cli_lab_watch {
  * @param out_watch zeroed; stays where it is until then
  * @return EK_OK; EK_ENOMEM
  */
-EK_MUST ek_status ek_cli_lab_watch_start(const ek_cli_lab_cluster *cluster, int64_t period_us,
-                                         int32_t samples_max, ek_cli_lab_watch *out_watch,
-                                         ek_err *err);
+EK_MUST ek_status ek_cli_lab_watch_start(const ek_cli_lab_cluster *cluster, int32_t n_layers,
+                                         int64_t period_us, int32_t samples_max,
+                                         ek_cli_lab_watch *out_watch, ek_err *err);
 /** End the thread, after a last look where one is nearly due. Does nothing when none runs. */
 void ek_cli_lab_watch_end(ek_cli_lab_watch *watch);
 void ek_cli_lab_watch_free(ek_cli_lab_watch *watch);
@@ -208,7 +210,17 @@ typedef struct ek_cli_lab_run {
     ek_cli_lab_watch watch;
     ek_lab_figures figures[EK_LAB_N_PHASES];
     ek_lab_chain chain;
+    double perplexity_change; /* of the promotion's prompts, against static */
 } ek_cli_lab_run;
+
+/**
+ * What the policy does to the perplexity of the promotion's prompts: they are read again by this
+ * process, with the policy and the loads that the watch saw in the promotion.
+ * @param out_change perplexity over that with static, less 1
+ * @return EK_OK; EK_ENOMEM; EK_ECANCELED; what the scan gave
+ */
+EK_MUST ek_status ek_cli_lab_quality(const ek_cli_lab *lab, const ek_cli_lab_run *run,
+                                     double *out_change, ek_err *err);
 
 typedef struct ek_cli_lab_result {
     ek_cli_lab_run run[EK_CLI_LAB_POLICIES_MAX];

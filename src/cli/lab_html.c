@@ -236,7 +236,7 @@ static void add_table(const page *p)
     ek_http_buf_addz(p->out,
                      "<table><tr><th>promotion<th>requests/s<th>P50 ms<th>P99 ms<th>first token "
                      "P99<th>per token P99<th>busiest<th>max/mean<th>cv<th>router CPU<th>score "
-                     "loss<th>rerouted<th>deferred<th>degraded<th>failed\n");
+                     "loss<th>perplexity<th>rerouted<th>deferred<th>degraded<th>failed\n");
     for (int32_t i = 0; i < p->result->n_runs; i++) {
         const ek_cli_lab_run *run = &p->result->run[i];
         const ek_lab_figures *f = &run->figures[EK_LAB_PROMOTION];
@@ -246,8 +246,9 @@ static void add_table(const page *p)
         ek_http_buf_addf(p->out, "<td>%.1f<td>%.2f<td>%.2f<td>%.3f<td>%.2f %%<td>%.4f",
                          f->token_p99_ms, f->hottest_utilisation, f->max_over_mean, f->cv,
                          100 * f->router_share, f->score_loss);
-        ek_http_buf_addf(p->out, "<td>%.0f<td>%.0f<td>%.0f<td>%d\n", f->rerouted, f->deferred,
-                         f->degraded, (int)f->n_failed);
+        ek_http_buf_addf(p->out, "<td>%+.2f %%<td>%.0f<td>%.0f<td>%.0f<td>%d\n",
+                         100 * run->perplexity_change, f->rerouted, f->deferred, f->degraded,
+                         (int)f->n_failed);
     }
     ek_http_buf_addz(p->out, "</table>\n");
 }
@@ -291,8 +292,9 @@ static void add_choices(const page *p)
     ek_http_buf_addz(out, "<li>Nothing is hedged, no prompt is cached. Rerouted are tokens, in a "
                           "layer each, whose experts are not the model's own choice.\n");
     ek_http_buf_addz(out,
-                     "<li>The change of perplexity is not measured: texts cannot be scanned "
-                     "under load yet. Divergence of the bent gate from the model's, in nats: ");
+                     "<li>Perplexity: the promotion's prompts, read again with the policy and the "
+                     "loads that were seen in the promotion, against static routing.\n");
+    ek_http_buf_addz(out, "<li>Divergence of the bent gate from the model's, in nats: ");
     for (int32_t i = 0; i < p->result->n_runs; i++)
         ek_http_buf_addf(out, "%s%s %.4f", i ? ", " : "", p->result->run[i].policy->name,
                          p->result->run[i].watch.divergence);

@@ -43,7 +43,8 @@ static ek_status drive(const ek_cli_lab *lab, const ek_cli_lab_cluster *c, ek_cl
                        ek_err *err)
 {
     const int32_t samples_max = (int32_t)(60 * lab->minutes * 2) + SAMPLES_EXTRA;
-    ek_status status = ek_cli_lab_watch_start(c, PERIOD_US, samples_max, &run->watch, err);
+    ek_status status = ek_cli_lab_watch_start(c, lab->file->model->params.n_layers, PERIOD_US,
+                                              samples_max, &run->watch, err);
     if (status == EK_OK)
         status = ek_cli_lab_send(lab, c, lab->requests, lab->n_requests, run->policy->name,
                                  run->answers, run->problem, err);
@@ -74,6 +75,7 @@ static ek_status run_policy(const ek_cli_lab *lab, ek_cli_lab_run *run, ek_err *
         if (status == EK_OK && stopped < 0) status = ek_err_set(err, stopped, "%s", why.text);
     }
     if (status == EK_OK) count_up(lab, scratch, run);
+    if (status == EK_OK) status = ek_cli_lab_quality(lab, run, &run->perplexity_change, err);
     ek_sys_free(scratch);
     return status;
 }

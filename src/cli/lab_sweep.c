@@ -30,8 +30,9 @@ static ek_status send_step(const ek_cli_lab *lab, const ek_cli_lab_cluster *c,
     ek_status status = EK_OK;
     if (!answers || !scratch) status = ek_err_set(err, EK_ENOMEM, "no memory for answers");
     if (status == EK_OK)
-        status = ek_cli_lab_watch_start(
-            c, PERIOD_US, (int32_t)(4 * plan->seconds[EK_LAB_MIXED]) + SAMPLES_EXTRA, &watch, err);
+        status = ek_cli_lab_watch_start(c, lab->file->model->params.n_layers, PERIOD_US,
+                                        (int32_t)(4 * plan->seconds[EK_LAB_MIXED]) + SAMPLES_EXTRA,
+                                        &watch, err);
     if (status == EK_OK)
         status = ek_cli_lab_send(lab, c, requests, n, what, answers, curve->problem, err);
     ek_cli_lab_watch_end(&watch);

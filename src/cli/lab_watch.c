@@ -87,7 +87,20 @@ static void take_experts(const json_t *root, ek_lab_sample *s)
     }
 }
 
-static bool look(ek_cli_lab_watch *w, ek_lab_sample *out)
+/* Of each layer and worker; -1 where there is no sample yet. */
+static void take_loads(const json_t *root, int32_t n_layers, int32_t n_workers, float *out)
+{
+    const json_t *layers = json_object_get(json_object_get(root, "devices"), "utilisation");
+    for (int32_t l = 0; l < n_layers; l++) {
+        const json_t *layer = json_array_get(layers, (size_t)l);
+        for (int32_t i = 0; i < n_workers; i++) {
+            const json_t *load = json_array_get(layer, (size_t)i);
+            out[(int64_t)l * n_workers + i] = load ? (float)json_number_value(load) : -1;
+        }
+    }
+}
+
+static bool look(ek_cli_lab_watch *w, ek_lab_sample *out, float *out_loads)
 {
     ek_err err = {0};
     ek_cli_text metrics = {0};
@@ -100,6 +113,7 @@ static bool look(ek_cli_lab_watch *w, ek_lab_sample *out)
         const ek_str text = ek_cli_text_str(&metrics);
         take_cluster(cluster, w->n_workers, &s);
         take_experts(experts, &s);
+        take_loads(experts, w->n_layers, w->n_workers, out_loads);
         s.plan_s = metric(text, "evenkeel_route_plan_busy_seconds");
         s.forward_s = metric(text, "evenkeel_forward_busy_seconds");
         s.waiting = metric(text, "evenkeel_requests_waiting");
@@ -117,7 +131,7 @@ static bool look(ek_cli_lab_watch *w, ek_lab_sample *out)
 static void look_once(ek_cli_lab_watch *w)
 {
     if (w->n == w->room) return;
-    if (look(w, &w->samples[w->n]))
+    if (look(w, &w->samples[w->n], w->loads + (int64_t)w->n * w->n_layers * w->n_workers))
         w->n++;
     else
         w->n_missed++;
@@ -138,8 +152,9 @@ static void watch(void *ctx)
     if (ek_sys_now_us() >= due_us - w->period_us / 2) look_once(w);
 }
 
-ek_status ek_cli_lab_watch_start(const ek_cli_lab_cluster *cluster, int64_t period_us,
-                                 int32_t samples_max, ek_cli_lab_watch *out_watch, ek_err *err)
+ek_status ek_cli_lab_watch_start(const ek_cli_lab_cluster *cluster, int32_t n_layers,
+                                 int64_t period_us, int32_t samples_max,
+                                 ek_cli_lab_watch *out_watch, ek_err *err)
 {
     ek_cli_lab_watch *w = out_watch;
     snprintf(w->url, sizeof w->url, "%s", cluster->url);
@@ -148,7 +163,10 @@ ek_status ek_cli_lab_watch_start(const ek_cli_lab_cluster *cluster, int64_t peri
     w->start_us = ek_sys_now_us();
     w->room = samples_max;
     w->samples = ek_sys_calloc((size_t)samples_max, sizeof *w->samples);
-    if (!w->samples) return ek_err_set(err, EK_ENOMEM, "no memory for samples");
+    w->n_layers = n_layers;
+    w->loads = ek_sys_calloc((size_t)samples_max,
+                             (size_t)n_layers * (size_t)w->n_workers * sizeof *w->loads);
+    if (!w->samples || !w->loads) return ek_err_set(err, EK_ENOMEM, "no memory for samples");
     ek_status status = ek_cli_http_open(&w->http, err);
     if (status < 0) return status;
     if (ek_sys_thread_start(&w->thread, "ek-lab-watch", watch, w) < 0)
@@ -168,7 +186,9 @@ void ek_cli_lab_watch_free(ek_cli_lab_watch *watch)
 {
     ek_cli_lab_watch_end(watch);
     ek_sys_free(watch->samples);
+    ek_sys_free(watch->loads);
     watch->samples = NULL;
+    watch->loads = NULL;
     watch->n = watch->room = 0;
 }
 

@@ -355,7 +355,7 @@ ek_status ek_engine_forward_run(ek_forward *forward, const ek_batch *batch, floa
     ek_status status = add_batch(f, batch);
     if (status != EK_OK || f->n_tokens == 0) return status;
 
-    f->view = f->params.keel ? ek_keel_view(f->params.keel, beg_ns / NS_PER_US) : NULL;
+    f->view = f->params.keel ? ek_keel_view(f->params.keel, beg_ns / NS_PER_US) : f->params.view;
     ek_engine_forward_phases(f, ek_engine_forward_embed);
     for (f->layer_idx = 0; f->layer_idx < f->model->n_layers; f->layer_idx++) {
         ek_engine_forward_phases(f, ek_engine_forward_attention);

@@ -48,11 +48,13 @@ typedef struct ek_forward_params {
     ek_kv *kv;
     ek_router *router;
     ek_dispatcher *dispatcher;
-    ek_keel *keel;            /* NULL: one device, and nothing is known of loads */
-    ek_expert_stats *stats;   /* NULL: not counted */
-    int32_t batch_tokens_max; /* most tokens of one run */
-    int32_t context_tokens;   /* highest position + 1 */
-    int32_t logits_rows_max;  /* most rows of logits that are wanted in one run */
+    ek_keel *keel;             /* NULL: one device, and nothing is known of loads */
+    const ek_route_view *view; /* without a keel: loads of a run, as they are when it begins;
+                                  NULL: not known */
+    ek_expert_stats *stats;    /* NULL: not counted */
+    int32_t batch_tokens_max;  /* most tokens of one run */
+    int32_t context_tokens;    /* highest position + 1 */
+    int32_t logits_rows_max;   /* most rows of logits that are wanted in one run */
 } ek_forward_params;
 
 /** The model's gate in the words of the route room: what the router is created with. */

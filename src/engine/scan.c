@@ -25,6 +25,7 @@ struct ek_scan {
     int32_t n_blocks;
     float *logits;            /* (STEP_TOKENS, n_vocab) */
     const ek_scan_sink *sink; /* of the run */
+    ek_route_view view;       /* version 0: no loads were set yet */
     int32_t first_token;      /* of the step */
     ek_sys_region region;     /* this struct lies in it */
 };
@@ -71,7 +72,10 @@ static ek_status open_parts(ek_scan *s, ek_arena *perm, ek_err *err)
     };
     const ek_route_gate gate = ek_engine_gate_of(p);
     ek_route_params route;
-    ek_route_params_default(&route);
+    if (s->params.routing)
+        route = *s->params.routing;
+    else
+        ek_route_params_default(&route);
     ek_status status = ek_kernels_select(s->params.kernels, ek_sys_cpu_flags(), &s->kernels);
     if (status != EK_OK)
         return ek_err_set(err, status, "the kernels asked for do not run on this processor");
@@ -92,6 +96,7 @@ static ek_status open_parts(ek_scan *s, ek_arena *perm, ek_err *err)
         .kv = s->kv,
         .router = s->router,
         .dispatcher = s->dispatcher,
+        .view = &s->view,
         .batch_tokens_max = STEP_TOKENS,
         .context_tokens = s->params.text_tokens,
         .logits_rows_max = STEP_TOKENS,
@@ -147,6 +152,18 @@ void ek_engine_scan_close(ek_scan *scan)
 const ek_kernels *ek_engine_scan_kernels(const ek_scan *scan)
 {
     return &scan->kernels;
+}
+
+void ek_engine_scan_set_loads(ek_scan *scan, const float *utilisation, int64_t sampled_us)
+{
+    scan->view = (ek_route_view){
+        .version = scan->view.version + 1, .utilisation = utilisation, .sampled_us = sampled_us};
+}
+
+double ek_engine_scan_score_loss(const ek_scan *scan)
+{
+    const ek_route_stats *stats = ek_route_stats_of(scan->router);
+    return stats->n_tokens > 0 ? stats->loss_sum / (double)stats->n_tokens : 0;
 }
 
 /* -ln softmax(logits)[id] */

@@ -3,8 +3,8 @@
  * calibrate`).
  *
  * Each text is computed from its beginning, in steps, by the forward pass that serves requests,
- * with static routing. What comes out is its loss, and on request what each layer's gate saw and
- * did. One thread; the pool's threads compute.
+ * with static routing, or with a policy and loads that somebody recorded. What comes out is its
+ * loss, and on request what each layer's gate saw and did. One thread; the pool's threads compute.
  */
 #ifndef EK_ENGINE_SCAN_H
 #define EK_ENGINE_SCAN_H
@@ -21,8 +21,9 @@ typedef struct ek_scan ek_scan;
 typedef struct ek_scan_params {
     const ek_model_file *file; /* borrowed until close; its overlay counts, if it has one */
     ek_kernels_choice kernels;
-    int32_t n_threads;   /* >= 1 */
-    int32_t text_tokens; /* longest text, 2..the model's context */
+    int32_t n_threads;              /* >= 1 */
+    int32_t text_tokens;            /* longest text, 2..the model's context */
+    const ek_route_params *routing; /* copied; NULL: static */
 } ek_scan_params;
 
 /** One layer of one step. Arrays are borrowed for the call. */
@@ -48,6 +49,17 @@ void ek_engine_scan_close(ek_scan *scan);
 
 /** What its kernels are. */
 const ek_kernels *ek_engine_scan_kernels(const ek_scan *scan);
+
+/**
+ * Loads by which the policy bends what follows: one sample, as a front's sampler makes them.
+ * @param utilisation (n_layers, n_experts) >= 0, borrowed until the next call or the end; NULL: not
+ *                    known
+ * @param sampled_us  when, >= that of the sample before
+ */
+void ek_engine_scan_set_loads(ek_scan *scan, const float *utilisation, int64_t sampled_us);
+
+/** Mean share of gate score that was given up so far; 0 with static. */
+double ek_engine_scan_score_loss(const ek_scan *scan);
 
 /**
  * Compute one text.

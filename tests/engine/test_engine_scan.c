@@ -123,6 +123,58 @@ static void test_gates_are_seen(void **state)
     ek_expert_model_close(file);
 }
 
+/* The loss of a text with every second expert of each layer at this load, after five samples. */
+static double loss_under(ek_route_policy policy, const float *load, double *out_score_loss)
+{
+    ek_fixture_path path;
+    ek_model_file *file;
+    ek_scan *scan;
+    ek_err err;
+    ek_route_params routing;
+    ek_route_params_default(&routing);
+    routing.policy = policy;
+    ek_fixture_build(TINY, &path);
+    if (ek_expert_model_open(path.text, NULL, &file, &err) != EK_OK) fail_msg("%s", err.text);
+    const ek_scan_params params = {
+        .file = file, .n_threads = 1, .text_tokens = N_TOKENS, .routing = &routing};
+    if (ek_engine_scan_open(&params, &scan, &err) != EK_OK) fail_msg("%s", err.text);
+    const ek_model_params *p = &file->model->params;
+    const int64_t n = (int64_t)p->n_layers * p->n_experts;
+    float *loads = calloc((size_t)n, sizeof *loads);
+    assert_non_null(loads);
+    for (int64_t i = 0; load && i < n; i += 2)
+        loads[i] = *load;
+    int32_t tokens[N_TOKENS];
+    tokens_fill(tokens, p->n_vocab);
+    double loss = -1;
+    for (int i = 0; i < 8; i++) {
+        ek_engine_scan_set_loads(scan, load ? loads : NULL, 1000000 + 100000 * (int64_t)i);
+        assert_int_equal(ek_engine_scan_run(scan, tokens, N_TOKENS, NULL, &loss), EK_OK);
+    }
+    *out_score_loss = ek_engine_scan_score_loss(scan);
+    ek_engine_scan_close(scan);
+    ek_expert_model_close(file);
+    free(loads);
+    return loss;
+}
+
+static void test_loads_bend_what_a_policy_chooses(void **state)
+{
+    (void)state;
+    const float high = 0.95f, low = 0.1f;
+    double given;
+    const double plain = loss_under(EK_ROUTE_POLICY_STATIC, &high, &given);
+    assert_true(given == 0);
+    assert_true(loss_under(EK_ROUTE_POLICY_BREAKER, NULL, &given) == plain); /* not known */
+    assert_true(given == 0);
+    assert_true(loss_under(EK_ROUTE_POLICY_BREAKER, &low, &given) == plain);
+    assert_true(given == 0);
+    assert_true(loss_under(EK_ROUTE_POLICY_BREAKER, &high, &given) != plain);
+    assert_true(given > 0 && given < 0.15);
+    assert_true(loss_under(EK_ROUTE_POLICY_DISCOUNT, &high, &given) != plain);
+    assert_true(given > 0 && given < 0.15);
+}
+
 static void test_what_cannot_be_scanned_is_refused(void **state)
 {
     (void)state;
@@ -150,6 +202,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loss_is_that_of_the_prefixes_logits),
         cmocka_unit_test(test_gates_are_seen),
+        cmocka_unit_test(test_loads_bend_what_a_policy_chooses),
         cmocka_unit_test(test_what_cannot_be_scanned_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
