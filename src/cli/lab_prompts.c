@@ -1,8 +1,8 @@
-/* Texts from files or from the program, as rows of token ids from which prompts are cut. */
+#include "cli/lab_prompts.h"
+
 #include <jansson.h>
 #include <string.h>
 
-#include "cli/lab.h"
 #include "cli/text.h"
 #include "cli/tokens.h"
 #include "lab/texts.h"
