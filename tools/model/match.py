@@ -4,13 +4,15 @@
     tools/model/match.py DIR/run/checkpoint.pt DIR
 
 To copy a number one has to find where its last character stood before and say what followed. That
-takes two layers: heads of the first note at every token what came before it (network.look_back), heads
-of the second look for where the noted token is their own. A small network finds the second half very
-late, so it is given a beginning: least squares over some rows of DIR give the queries that tell a
-character, the keys that tell the character before, and an output that raises the logit of what stands
-there. Training does the rest; at first an eighth of these heads' attention lies where it should.
+takes two layers: heads of the first note at every token what came before it (network.look_back),
+heads of the second look for where the noted token is their own. A small network finds the second
+half very late, so it is given a beginning: least squares over some rows of DIR give the queries that
+tell a character, the keys that tell the character before, and an output that raises the logit of
+what stands there. At first an eighth of these heads' attention lies where it should; training does
+the rest.
 
-Only pairs of dimensions that hardly turn with the distance take part; the rest of a query is damped.
+Only pairs of dimensions that hardly turn with the distance take part; what else a query has is
+damped.
 """
 
 import argparse

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 ROPE_BASE = 10000.0
 EPSILON = 1e-6
 
-# Of look_back(): distances, how much of what a token is still counts, and the biases of those pairs of
-# dimensions that turn fast enough to tell neighbours apart.
+# Of look_back(): distances, how much of what a token is still counts, and the biases of those pairs
+# of dimensions that turn fast enough to tell neighbours apart.
 LOOK_BACK = (1, 1, 2, 3)
 LOOK_BACK_CONTENT, LOOK_BACK_BIAS, LOOK_BACK_SPEED_MIN = 0.1, 5.7, 0.05
 

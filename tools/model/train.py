@@ -7,8 +7,9 @@
 DIR holds what pack.py wrote. RUN gets checkpoint.pt (every five minutes, at the end, and on SIGTERM
 or SIGINT) and log.txt. Step n depends on n, the seed and the number of processes alone, never on
 the clock: a training that was stopped and resumed gives the same weights as one that was not, and
-SIGSTOP and SIGCONT only cost time. Ends with 75 when a signal stopped it. --steps may be changed between runs; it moves the end of the
-schedule. A GGUF file brings weights but no optimiser state: the schedule begins with its warm-up.
+SIGSTOP and SIGCONT only cost time. Ends with 75 when a signal stopped it. --steps may be changed
+between runs; it moves the end of the schedule. A GGUF file brings weights but no optimiser state:
+the schedule begins with its warm-up.
 """
 
 import argparse
@@ -49,9 +50,9 @@ import checkpoint  # noqa: E402
 import gguf  # noqa: E402
 import network  # noqa: E402
 
-# Rows per step: every domain is in each batch. All kinds are 4,096 tokens. More drills come first, until
-# copying is learned; each LONG_EVERY-th step is of long rows, which teach positions up to the context's
-# end (drills lie among its dialogues).
+# Rows per step: every domain is in each batch. All kinds are 4,096 tokens. More drills come first,
+# until copying is learned; each LONG_EVERY-th step is of long rows, which teach positions up to the
+# context's end (drills lie among its dialogues).
 DRILLING = {"dialogue": 8, "drill": 3, "zh": 2, "en": 1, "c": 1, "py": 1}
 SHORT = {"dialogue": 10, "drill": 1, "zh": 2, "en": 1, "c": 1, "py": 1}
 LONG = {"dialogue": 4, "zh": 1, "en": 1, "c": 1, "py": 1}
