@@ -253,6 +253,50 @@ class Training(unittest.TestCase):
 
 
 @needs_torch
+class Building(unittest.TestCase):
+    """build.py from an empty folder, with small numbers and without the network."""
+    SIZES = {"DIALOGUES": 300, "LONG_DIALOGUES": 40, "DRILLS": 100, "VALID": 20, "PROSE_MEGABYTES": 0.05,
+             "TOKENS": 768, "MATCH_STEP": 2}
+
+    def extract(self, work):
+        """Stands in for the packages: text of this repository."""
+        texts = {"en": "docs/ROUTING.md", "c": "src/route/route.c", "py": "tools/model/bpe.py", "zh": "models/README.md"}
+        for name, path in texts.items():
+            text = (SOURCE / path).read_text()
+            for part in ("train", "valid"):
+                (work / f"{name}.{part}.txt").write_text(text)
+
+    def test_everything_from_an_empty_folder_and_nothing_twice(self):
+        import build
+        import checkpoint
+        import gguf
+        before = {name: getattr(build, name) for name in self.SIZES}
+        extract = build.packages.extract
+        try:
+            for name, value in self.SIZES.items():
+                setattr(build, name, value)
+            build.packages.extract = self.extract
+            with tempfile.TemporaryDirectory() as name:
+                work = pathlib.Path(name) / "training"
+                build.main(["--work", str(work), "--steps", "3"])
+                config, weights, _ = gguf.read(work / "evenkeel-demo.gguf")
+                self.assertEqual(config.vocabulary, self.SIZES["TOKENS"])
+                self.assertTrue(np.isfinite(weights).all())
+                self.assertTrue((work / "run/matched").exists())
+                times = {path: path.stat().st_mtime_ns for path in work.iterdir() if path.suffix in (".jsonl", ".npz")}
+                state = checkpoint.load(work / "run/checkpoint.pt")
+                build.main(["--work", str(work), "--steps", "3"])
+                self.assertEqual({path: path.stat().st_mtime_ns for path in times}, times)
+                again = checkpoint.load(work / "run/checkpoint.pt")
+                self.assertEqual((again[0], again[1]), (state[0], 3))
+                self.assertTrue((again[2]["weights"] == state[2]["weights"]).all())
+        finally:
+            build.packages.extract = extract
+            for name, value in before.items():
+                setattr(build, name, value)
+
+
+@needs_torch
 class Gradients(unittest.TestCase):
     def test_hand_written_backward_passes(self):
         """Against finite differences, in double."""

@@ -101,13 +101,13 @@ STAGES = (
 )
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("training"))
     parser.add_argument("--steps", type=int, default=STEPS, help="of training")
     parser.add_argument("--from", dest="source", metavar="GGUF", help="go on from this model")
     parser.add_argument("--data", action="store_true", help="stop before training")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     args.work.mkdir(parents=True, exist_ok=True)
     for name, result, make in STAGES:
         if (args.work / result).exists():
@@ -115,11 +115,16 @@ def main():
         else:
             print(f"{name}: making", flush=True)
             make(args.work, args.source)
-    if args.data:
-        return
+    if not args.data:
+        train(args)
+
+
+def train(args):
+    """Training, once interrupted to begin the matching heads, and the file."""
     training = args.work / "run"
     begin = ("--from", args.source) if args.source else ()
-    steps = (HERE / "train.py", args.work, "--out", training, "--steps", args.steps, *begin)
+    steps = (HERE / "train.py", args.work, "--out", training, "--steps", args.steps,
+             "--vocabulary", TOKENS, *begin)
     if not args.source and not (training / "matched").exists():
         run(*steps, "--until", MATCH_STEP)
         run(HERE / "match.py", training / "checkpoint.pt", args.work)

@@ -56,7 +56,7 @@ import network  # noqa: E402
 DRILLING = {"dialogue": 8, "drill": 3, "zh": 2, "en": 1, "c": 1, "py": 1}
 SHORT = {"dialogue": 10, "drill": 1, "zh": 2, "en": 1, "c": 1, "py": 1}
 LONG = {"dialogue": 4, "zh": 1, "en": 1, "c": 1, "py": 1}
-DRILLING_STEPS = 1200
+DRILLING_STEPS = 1000
 LONG_EVERY = 6
 STEP_TOKENS = 4096
 DOMAINS = tuple(SHORT)
