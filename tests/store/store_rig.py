@@ -93,9 +93,13 @@ http {{ access_log {self.log}; {temp}
         self.process = subprocess.Popen([NGINX, "-p", str(self.folder), "-c", str(conf)], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.url = f"http{'s' if certs else ''}://127.0.0.1:{self.port}"
-        harness.wait_until(lambda: self.process.poll() is not None or (self.folder / "pid").exists() and can_connect(
-            self.port), "nginx")
-        assert self.process.poll() is None, (self.folder / "error.log").read_text()
+        try:
+            harness.wait_until(lambda: self.process.poll() is not None or (self.folder / "pid").exists() and can_connect(
+                self.port), "nginx")
+            assert self.process.poll() is None, (self.folder / "error.log").read_text()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def codes(self):
         """HTTP codes that it answered with, and how often."""
@@ -143,7 +147,11 @@ new S3rver({address: '127.0.0.1', port: 0, silent: true, directory: process.argv
             raise AssertionError(f"s3rver said {line!r}")
         self.endpoint = f"http://127.0.0.1:{match.group(1)}"
         self.environment = {**AWS, "AWS_ENDPOINT_URL": self.endpoint}
-        self.put(key, pathlib.Path(model))
+        try:
+            self.put(key, pathlib.Path(model))
+        except BaseException:
+            self.end()
+            raise
 
     def put(self, key, path):
         """Upload, signed."""
