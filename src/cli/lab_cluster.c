@@ -203,7 +203,7 @@ static ek_status start_front(const ek_cli_lab *lab, const ek_cli_lab_policy *pol
     static const char *const settings[] = {
         "gateway.drain_settle=0s",   "gateway.drain_timeout=1s", "gateway.workers=1",
         "engine.prefix_cache=false", "engine.queue_max=65536",   "engine.queue_timeout=never",
-        "cluster.hedge_after=1m",    "cluster.layer_timeout=2m",
+        "cluster.hedge_after=1m",    "cluster.fabric=tcp",       "cluster.layer_timeout=2m",
     };
     char certs[sizeof lab->dir + 32], log[sizeof lab->dir + 32], routing[64];
     ek_buf workers = {0};
