@@ -5,7 +5,7 @@
 #   make help                                    the rest
 
 BUILD     ?= build
-MODEL     ?= models/demo-q8_0.gguf
+MODEL     ?= models/evenkeel-demo.gguf
 ARGS      ?=
 PREFIX    ?= /usr/local
 FUZZ_SECONDS ?= 60

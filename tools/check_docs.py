@@ -143,7 +143,7 @@ class Server:
 
 def check_blocks(build_dir):
     program = build_dir.resolve() / "evenkeel"
-    server = Server(program, ROOT / "models/demo-q8_0.gguf")
+    server = Server(program, ROOT / "models/evenkeel-demo.gguf")
     env = {**os.environ, "PATH": f"{build_dir.resolve()}:{os.environ['PATH']}", "EVENKEEL_URL": server.url}
     stand_ins = ((DEFAULT_URL, server.url), (DEFAULT_PROGRAM, str(program)))
     problems, n = [], 0
