@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How even a server keeps its devices while traffic changes its kind.
 
-    bench/devices.py [--program build/evenkeel] [--model models/demo-q8_0.gguf] [--devices 4] [--seconds 12] [--csv FILE]
+    bench/devices.py [--program build/evenkeel] [--model models/evenkeel-demo.gguf] [--devices 4] [--seconds 12] [--csv FILE]
 
 Starts a server three times, without replicas, with replicas that lie still, and with replicas that move; sends it eight
 conversations at a time, first mixed (English, Chinese, code), then a promotion (Chinese logistics only), and prints
@@ -96,7 +96,7 @@ def watch(server, seconds, case, traffic, origin, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", default="build/evenkeel")
-    parser.add_argument("--model", default="models/demo-q8_0.gguf")
+    parser.add_argument("--model", default="models/evenkeel-demo.gguf")
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=12)
     parser.add_argument("--csv", type=argparse.FileType("w", encoding="utf-8"))

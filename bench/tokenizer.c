@@ -224,7 +224,7 @@ close_map:
 
 int main(int argc, char **argv)
 {
-    const char *model = "models/demo-q8_0.gguf";
+    const char *model = "models/evenkeel-demo.gguf";
     int first = 1;
     if (argc > 2 && strcmp(argv[1], "--model") == 0) {
         model = argv[2];

@@ -30,7 +30,7 @@ TOLERANCE = 0.02
 EXIT_SKIPPED = 77
 SECONDS_PER_CASE = 120
 
-DEMO = ROOT / "models/demo-q8_0.gguf"
+DEMO = ROOT / "models/evenkeel-demo.gguf"
 MADE = {"q4_k": ("olmoe", "q4_k"), "q6_k": ("olmoe", "q6_k")}  # name: architecture and type of tools/make_tiny_model.py
 
 # (model, kernels, phase, batch, steps); the reference is slow, so it gets less to do.

@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import harness  # noqa: E402  (needs the path above)
 from harness import BUILD, SOURCE  # noqa: E402
 
-DEMO = SOURCE / "models/demo-q8_0.gguf"
+DEMO = SOURCE / "models/evenkeel-demo.gguf"
 BATCHES = ("1", "4", "16", "64")
 PATIENCE_S = 120
 

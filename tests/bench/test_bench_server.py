@@ -15,7 +15,7 @@ import harness  # noqa: E402  (needs the path above)
 from harness import BUILD, PROGRAM, SOURCE  # noqa: E402
 
 BENCH = BUILD / "bench/server"
-DEMO = SOURCE / "models/demo-q8_0.gguf"
+DEMO = SOURCE / "models/evenkeel-demo.gguf"
 PATIENCE_S = 120
 
 

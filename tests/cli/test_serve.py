@@ -121,7 +121,7 @@ class Draining(unittest.TestCase):
     # Slow and long enough that a signal finds it in the middle of its answers: some 7,000 tokens by scalar code.
     LONG = {"max_tokens": 450, "n": 4}
     SLOW = ("--kernels", "reference", "--threads", "1")
-    DEMO = SOURCE / "models/demo-q8_0.gguf"
+    DEMO = SOURCE / "models/evenkeel-demo.gguf"
 
     def cut_off(self, chunks):
         """True when the answer ended with an error frame and [DONE], as a cut one has to."""

@@ -16,7 +16,7 @@ import harness  # noqa: E402
 FABRIC = os.environ.get("EK_FABRIC", "auto")
 os.environ.setdefault("UCX_NET_DEVICES", "lo")
 
-MODEL = harness.SOURCE / "models/demo-q8_0.gguf"
+MODEL = harness.SOURCE / "models/evenkeel-demo.gguf"
 PROMPTS = ["Once upon a time", "1 2 3 4 5", "def main():", "\u7269\u6d41\u8ba2\u5355\u67e5\u8be2", "Long ago in a land " * 12]
 
 

@@ -135,7 +135,7 @@ cluster:
             certs = make_certs(tmp / "certs", "w0")
             with Worker(certs / "w0", "--experts", "0:0-3 2:*") as worker:
                 self.assertRegex(worker.ready_line, r"^evenkeel \S+ worker on 127\.0\.0\.1:\d+: 36 of 128 experts, "
-                                                    r"0\.9 MiB in [\d.]+ s, \w+ kernels, 1 threads\n$")
+                                                    r"2\.7 MiB in [\d.]+ s, \w+ kernels, 1 threads\n$")
                 self.assertEqual(worker.end(), 0)
 
 

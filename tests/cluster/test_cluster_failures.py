@@ -95,7 +95,7 @@ class Stream:
 class Failures(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        with harness.Server("--threads", "1", model=harness.SOURCE / "models/demo-q8_0.gguf") as server:
+        with harness.Server("--threads", "1", model=harness.SOURCE / "models/evenkeel-demo.gguf") as server:
             cls.expected = texts(server)
             cls.long_text = complete(server, PROMPTS[0], LONG)[1]
 
