@@ -31,7 +31,7 @@ TARGET, EVEN_COST, REPAIR_EVENNESS, REPAIR_COST = 1.2, 0.01, 1.3, 0.02
 class Lab:
     def __init__(self, build, work, short):
         self.program, self.work, self.short = build / "evenkeel", work, short
-        self.healthy = ROOT / "models/demo-q8_0.gguf"
+        self.healthy = ROOT / "models/evenkeel-demo.gguf"
         size = ["--dialogues", "150", "--kilobytes", "25"] if short else []
         made = subprocess.run([PYTHON, ROOT / "tools/calibration_text.py", work / "text", *size], check=True,
                               capture_output=True, text=True).stdout

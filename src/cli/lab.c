@@ -21,7 +21,7 @@
 
 #define REPLICAS         "+replicas"
 #define POLICIES         "static,discount,breaker,breaker" REPLICAS
-#define MODEL            "models/demo-q8_0.gguf"
+#define MODEL            "models/evenkeel-demo.gguf"
 #define PROMPTS          "../shared/data/traces/prompts/"
 #define DESCRIPTORS      4096
 #define PROMPT_TOKENS    96

@@ -15,7 +15,7 @@ import unittest
 import harness
 from harness import PROGRAM, SOURCE, environment, folder, run, wait_until
 
-DEMO = SOURCE / "models/demo-q8_0.gguf"
+DEMO = SOURCE / "models/evenkeel-demo.gguf"
 KEYS = ["policy", "qps", "p50_ms", "p99_ms", "balance_max_mean", "balance_cv", "router_cpu_share", "score_loss",
         "perplexity_change", "rerouted", "deferred", "degraded", "failed"]
 CHAIN = ["hot_expert_s", "overload_s", "late_s", "alert_s", "breaker_s", "recovery_s", "overloaded_s"]

@@ -23,7 +23,7 @@ import urllib.request
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import harness  # noqa: E402
 
-MODEL = harness.SOURCE / "models/demo-q8_0.gguf"
+MODEL = harness.SOURCE / "models/evenkeel-demo.gguf"
 NGINX = shutil.which("nginx") or ("/usr/sbin/nginx" if pathlib.Path("/usr/sbin/nginx").exists() else None)
 S3RVER = pathlib.Path(__file__).resolve().parent / "node_modules/s3rver"
 AWS = {"AWS_ACCESS_KEY_ID": "S3RVER", "AWS_SECRET_ACCESS_KEY": "S3RVER", "AWS_REGION": "us-east-1"}
@@ -134,7 +134,7 @@ new S3rver({address: '127.0.0.1', port: 0, silent: true, directory: process.argv
             configureBuckets: [{name: 'weights'}]}).run().then(a => console.log('port ' + a.port));
 """
 
-    def __init__(self, folder, model=MODEL, key="models/v1/demo-q8_0.gguf"):
+    def __init__(self, folder, model=MODEL, key="models/v1/evenkeel-demo.gguf"):
         if not shutil.which("node") or not S3RVER.exists():
             print("skipped: s3rver is not installed (tools/setup.sh test, which needs npm)")
             raise unittest.SkipTest("s3rver is not installed")

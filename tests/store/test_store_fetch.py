@@ -171,7 +171,7 @@ class Buckets(Case):
             self.check_whole()
 
     def test_key_with_odd_characters(self):
-        with S3(self.tmp, key="a b+c=(d)/demo-q8_0.gguf") as s3:
+        with S3(self.tmp, key="a b+c=(d)/evenkeel-demo.gguf") as s3:
             self.fine("s3://weights/a b+c=(d)", env=s3.environment)
             self.check_whole()
 
@@ -198,7 +198,7 @@ class Signature(Case):
         self.assertGreater(len(seen), 1)
         for path, headers in seen:
             headers = {key.lower(): value for key, value in headers.items()}
-            self.assertEqual(path, "/bucket/some%20dir/demo-q8_0.gguf")
+            self.assertEqual(path, "/bucket/some%20dir/evenkeel-demo.gguf")
             self.assertEqual(headers["x-amz-security-token"], "tok/en==")
             match = re.match(r"AWS4-HMAC-SHA256 Credential=AKID/(\d{8})/eu-central-1/s3/aws4_request, "
                              r"SignedHeaders=([a-z0-9;-]+), Signature=([0-9a-f]{64})$", headers["authorization"])

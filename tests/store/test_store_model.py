@@ -110,7 +110,7 @@ class Manifest(Case):
             found = hashlib.sha256(data[shard["offset"]:shard["offset"] + shard["bytes"]]).hexdigest()
             what = {"head": "head (", "dense": f"{shard.get('tensor')} (", "expert":
                     f"{shard.get('tensor')}, expert {shard.get('expert')} ("}[shard["part"]]
-            self.assertEqual(done.stderr, f"evenkeel: {copy}: {what}demo-q8_0.gguf, {shard['bytes']} bytes at "
+            self.assertEqual(done.stderr, f"evenkeel: {copy}: {what}evenkeel-demo.gguf, {shard['bytes']} bytes at "
                              f"{shard['offset']}): expected SHA-256 {shard['sha256']}, found {found}\n")
         self.assertEqual(seen, {"head", "dense", "expert"})
 
