@@ -16,7 +16,7 @@ from harness import run, wait_until
 MAGIC = 0x31574B45
 HELLO, WELCOME, REFUSE, ATTACH, BEAT, LOAD, DISPATCH, COMBINE, BYE = range(1, 10)
 HEADER = struct.Struct("<IHBBIIQiiiiQIIQ")
-SHAPE = (4, 32, 128, 4)  # layers, experts, width and top-k of the bundled model
+SHAPE = (4, 32, 256, 4)  # layers, experts, width and top-k of the bundled model
 
 
 def header(kind, body=b"", version=1, epoch=0, seq=0, layer=0, n_tokens=0, n_shares=0, n_rows=0, form=0, length=None):

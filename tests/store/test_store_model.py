@@ -118,8 +118,9 @@ class Manifest(Case):
         make_manifest(self.manifest)
         short = self.tmp / "short.gguf"
         short.write_bytes(MODEL.read_bytes()[:-1])
+        size = MODEL.stat().st_size
         for arguments, code, part in (
-                (["--model", short, "--verify", self.manifest], 65, "has 5081855 bytes, not the manifest's 5081856"),
+                (["--model", short, "--verify", self.manifest], 65, f"has {size - 1} bytes, not the manifest's {size}"),
                 (["--model", "/no/such", "--verify", self.manifest], 66, "/no/such"),
                 (["--model", MODEL, "--verify", MODEL], 65, "is no manifest"),
                 (["--model", self.manifest], 65, "not a GGUF file"),
