@@ -83,7 +83,7 @@ def show_healthy(lab):
         # So few tokens judge a gate to within a fiftieth.
         limit = TARGET * (1.02 if lab.short else 1)
         lab.claim(even <= limit, f"healthy, {method}: worst max/mean {worst(found['layers'], 'before'):.2f} -> {even:.3f}, "
-                                  f"at most {TARGET}")
+                                  f"at most {limit:g}")
         lab.claim(cost <= EVEN_COST, f"healthy, {method}: perplexity {100 * cost:+.2f} %, at most +{100 * EVEN_COST:g} %")
     return results
 
