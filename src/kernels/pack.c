@@ -46,12 +46,13 @@ static uint32_t load_32(const uint8_t *at)
 }
 
 /* The 16 codes of a packed block's half block i as 12 bytes; 4 codes at a time are one number. */
-static void q6_k_regroup(const ek_block_q6_K *from, int i, uint32_t out[3])
+static void q6_k_regroup(const uint8_t *from, int i, uint32_t out[3])
 {
     int block = ek_kernels_pack_q6_k_block(i), half = ek_kernels_pack_q6_k_half(i);
     int quarter = block % 4;
-    const uint8_t *low = from->ql + block / 4 * 64 + quarter % 2 * 32 + half * 16;
-    const uint8_t *high = from->qh + block / 4 * 32 + half * 16;
+    const uint8_t *low = from + offsetof(ek_block_q6_K, ql);
+    const uint8_t *high = from + offsetof(ek_block_q6_K, qh) + block / 4 * 32 + half * 16;
+    low += block / 4 * 64 + quarter % 2 * 32 + half * 16;
     uint32_t code[4];
     for (int k = 0; k < 4; k++) {
         uint32_t top = load_32(high + k * 4) >> (2 * quarter) & 0x03030303u;
@@ -67,10 +68,9 @@ static void q6_k_pack(const uint8_t *rows, size_t row_stride, uint8_t *out)
 {
     enum { HALVES = 16, PARTS = 3 };
     for (size_t r = 0; r < EK_PACK_ROWS; r++) {
-        const ek_block_q6_K *from = (const void *)(rows + r * row_stride);
         for (size_t i = 0; i < HALVES; i++) {
             uint32_t part[PARTS];
-            q6_k_regroup(from, (int)i, part);
+            q6_k_regroup(rows + r * row_stride, (int)i, part);
             for (size_t p = 0; p < PARTS; p++)
                 memcpy(out + ((i * PARTS + p) * EK_PACK_ROWS + r) * 4, &part[p], 4);
         }
