@@ -71,10 +71,10 @@ static void add_seconds(const page *p, double height)
         step = steps[i];
     ek_http_buf_addf(p->out, "<path d=\"M%.0f %.0fH%.0f\" class=\"axis\"/>\n", LEFT, TOP + height,
                      RIGHT);
-    for (double s = 0; s <= p->end_s; s += step)
+    for (int32_t i = 0; i * step <= p->end_s; i++)
         ek_http_buf_addf(p->out,
                          "<text x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\">%.0f s</text>\n",
-                         x_of(p, s), TOP + height + 15, s);
+                         x_of(p, i * step), TOP + height + 15, i * step);
 }
 
 static void end_plot(const page *p)
@@ -122,7 +122,8 @@ static void add_latency_line(const page *p, int32_t i, double q, double most_ms,
     const double step = end_s > 240 ? end_s / 240 : 1;
     bool first = true;
     ek_http_buf_addf(p->out, "<path stroke=\"%s\" class=\"line\" %s d=\"", colours[i], style);
-    for (double s = 0; s < end_s; s += step) {
+    for (int32_t k = 0; k * step < end_s; k++) {
+        const double s = k * step;
         const double ms = ek_lab_latency_ms(run->answers, run->n_answers, s, s + step, q, scratch);
         if (ms < 0) continue;
         ek_http_buf_addf(p->out, "%s%.1f %.1f", first ? "M" : "L", x_of(p, s + step / 2),
@@ -137,11 +138,14 @@ static void add_latency(const page *p, double *scratch)
     const double most_ms = slowest_ms(p);
     begin_plot(p, HEIGHT, "Latency, by the second in which requests were due");
     add_seconds(p, HEIGHT);
-    for (double ms = MS_LEAST; ms <= most_ms; ms *= 10)
+    double ms = MS_LEAST;
+    while (ms <= most_ms) {
         ek_http_buf_addf(p->out,
                          "<path d=\"M%.0f %.1fH%.0f\" class=\"grid\"/>\n"
                          "<text x=\"%.0f\" y=\"%.1f\" text-anchor=\"end\">%.0f ms</text>\n",
                          LEFT, y_of_ms(ms, most_ms), RIGHT, LEFT - 8, y_of_ms(ms, most_ms) + 4, ms);
+        ms *= 10;
+    }
     for (int32_t i = 0; i < p->result->n_runs; i++) {
         add_latency_line(p, i, 0.5, most_ms, scratch, "stroke-dasharray=\"3 3\" opacity=\"0.7\"");
         add_latency_line(p, i, 1, most_ms, scratch, "");

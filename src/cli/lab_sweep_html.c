@@ -39,11 +39,14 @@ static void add_axes(ek_buf *out, const axes *a, const ek_cli_lab_curve *curve)
 {
     ek_http_buf_addf(out, "<path d=\"M%.0f %.0fH%.0f\" class=\"axis\"/>\n", LEFT, TOP + HEIGHT,
                      RIGHT);
-    for (double ms = MS_LEAST; ms <= a->ms_most; ms *= 10)
+    double ms = MS_LEAST;
+    while (ms <= a->ms_most) {
         ek_http_buf_addf(out,
                          "<path d=\"M%.0f %.1fH%.0f\" class=\"grid\"/>\n"
                          "<text x=\"%.0f\" y=\"%.1f\" text-anchor=\"end\">%.0f ms</text>\n",
                          LEFT, y_of(a, ms), RIGHT, LEFT - 8, y_of(a, ms) + 4, ms);
+        ms *= 10;
+    }
     for (int32_t i = 0; i < curve->n; i++) {
         const ek_cli_lab_point *p = &curve->point[i];
         ek_http_buf_addf(out,

@@ -181,7 +181,8 @@ static void add_lateness(const ek_lab_plan *plan, const ek_lab_answer *answers, 
         LATE_TIMES * ek_lab_latency_ms(answers, n_answers, 0, promotion_s, 0.99, scratch);
     if (limit_ms < 0) return;
     double last_late_s = -1;
-    for (double s = promotion_s; s < end_s; s += 1) {
+    for (int32_t i = 0; promotion_s + i < end_s; i++) {
+        const double s = promotion_s + i;
         const double ms = ek_lab_latency_ms(answers, n_answers, s, s + 1, 0.5, scratch);
         note(&c->late_s, ms > limit_ms, s);
         if (ms > limit_ms) last_late_s = s;

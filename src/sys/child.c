@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/types.h>
@@ -89,13 +90,14 @@ ek_status ek_sys_child_line(const ek_sys_child *child, int64_t patience_us, char
 
 int64_t ek_sys_child_rss_mib(const ek_sys_child *child)
 {
+    static const char key[] = "VmHWM:";
     char path[64], line[256];
     int64_t kib = 0;
     snprintf(path, sizeof path, "/proc/%" PRId64 "/status", child->pid);
     FILE *file = fopen(path, "r");
     if (!file) return 0;
-    while (fgets(line, sizeof line, file) && sscanf(line, "VmHWM: %" SCNd64, &kib) != 1)
-        continue;
+    while (kib == 0 && fgets(line, sizeof line, file))
+        if (strncmp(line, key, sizeof key - 1) == 0) kib = strtoll(line + sizeof key - 1, NULL, 10);
     fclose(file);
     return kib / 1024;
 }
