@@ -137,7 +137,7 @@ void ek_lab_figures_of(const ek_lab_plan *plan, ek_lab_phase phase, const ek_lab
                        int32_t n_answers, const ek_lab_sample *samples, int32_t n_samples,
                        int32_t n_workers, double *scratch, ek_lab_figures *out_figures)
 {
-    const double beg_s = ek_lab_plan_begins(plan, phase), end_s = beg_s + plan->seconds[phase];
+    const double beg_s = ek_lab_plan_begins(plan, (int)phase), end_s = beg_s + plan->seconds[phase];
     ek_lab_figures f = {0};
     int32_t n_within = 0;
     for (int32_t i = 0; i < n_answers; i++) {
