@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -56,6 +57,21 @@ def need_shared(name):
         print(f"skipped: {path} is absent")
         raise unittest.SkipTest(f"{path} is absent")
     return path
+
+
+def read_terminal(ours):
+    """All that is written to a pseudo-terminal until the other side closes it (or says nothing for long); closes ours."""
+    shown = b""
+    while select.select([ours], [], [], PATIENCE_S)[0]:
+        try:
+            more = os.read(ours, 4096)
+        except OSError:
+            break
+        if not more:
+            break
+        shown += more
+    os.close(ours)
+    return shown
 
 
 def wait_until(condition, what, timeout=PATIENCE_S):

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import unittest
@@ -236,16 +235,7 @@ class Terminal(Case):
             [str(PROGRAM), "calibrate", "--model", str(TINY), "--text", str(self.text), "--out", str(out), *QUICK],
             env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs)
         os.close(theirs)
-        shown = b""
-        while select.select([ours], [], [], harness.PATIENCE_S)[0]:
-            try:
-                more = os.read(ours, 4096)
-            except OSError:
-                break
-            if not more:
-                break
-            shown += more
-        os.close(ours)
+        shown = harness.read_terminal(ours)
         self.assertEqual(process.wait(harness.PATIENCE_S), 0)
         text = shown.decode()
         self.assertTrue(re.search(r"\[#*\.*\] ", text), text[:200])

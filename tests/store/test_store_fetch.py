@@ -7,7 +7,6 @@ import os
 import pathlib
 import pty
 import re
-import select
 import shutil
 import signal
 import socket
@@ -465,16 +464,7 @@ class Resume(Case):
                                        env=harness.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                        stderr=theirs)
             os.close(theirs)
-            shown = b""
-            while select.select([ours], [], [], harness.PATIENCE_S)[0]:
-                try:
-                    more = os.read(ours, 4096)
-                except OSError:
-                    break
-                if not more:
-                    break
-                shown += more
-            os.close(ours)
+            shown = harness.read_terminal(ours)
             self.assertEqual(process.wait(harness.PATIENCE_S), 0)
         self.assertRegex(shown.decode(), r"\[#*\.*\] fetched [\d.]+ [KM]?B of [\d.]+ [KM]B, [\d.]+ [KM]?B/s")
 
