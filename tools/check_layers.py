@@ -120,7 +120,7 @@ def self_test():
     breaches = {
         ("route", '#include "engine/engine.h"\n'): "no arrow leads from route to engine",
         ("engine", '#include "gateway/gateway.h"\n'): "no arrow leads from engine to gateway",
-        ("engine", '#include "cluster/wire.h"\n'): "no arrow leads from engine to cluster",
+        ("engine", '#include "link/wire.h"\n'): "no arrow leads from engine to link",
         ("gateway", '#include "engine/kv.h"\n'): "only through engine/engine.h",
         ("gateway", '  #  include   "config/config.h"\n'): "no arrow leads from gateway to config",
         ("gateway", "#include <microhttpd.h>\n"): "system header <microhttpd.h> is not for gateway",

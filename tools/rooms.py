@@ -24,7 +24,8 @@ ARROWS = {
     "store": ("model", "quant", "sys"),
     "engine": ("expert", "model", "quant", "kernels", "route", "place", "sched", "keel", "trace", "sys",
                "telemetry"),
-    "cluster": ("expert", "store", "model", "quant", "kernels", "sys", "telemetry"),
+    "link": ("sys",),
+    "cluster": ("link", "expert", "store", "model", "quant", "kernels", "sys", "telemetry"),
     "http": ("sys", "telemetry"),
     "gateway": ("http", "engine", "route", "place", "trace", "sys", "telemetry"),
     "sim": ("route", "place", "sched", "keel", "trace", "telemetry"),
@@ -32,7 +33,7 @@ ARROWS = {
     "lab": (),
     "config": ("sys",),
     "cli": ("sys", "quant", "kernels", "model", "route", "place", "sched", "keel", "telemetry", "trace", "expert",
-            "engine", "store", "cluster", "http", "gateway", "sim", "tune", "lab", "config"),
+            "engine", "store", "link", "cluster", "http", "gateway", "sim", "tune", "lab", "config"),
 }
 
 # Rooms that other rooms know through few headers only: (room, who includes) -> headers. Rooms not named are open.
@@ -63,10 +64,10 @@ HEADERS = {
     "kernels": {"immintrin.h"},
     "expert": {"stdio.h"},  # snprintf for tensor names
     "engine": {"stdio.h", "xxhash.h"},  # snprintf for metric labels
-    "cluster": {"arpa/inet.h", "dlfcn.h", "fcntl.h", "netdb.h", "netinet/in.h", "netinet/tcp.h", "openssl/crypto.h",
-                "openssl/err.h", "openssl/evp.h", "openssl/pem.h", "openssl/rand.h", "openssl/ssl.h",
-                "openssl/x509v3.h", "poll.h", "stdio.h", "stdlib.h", "sys/socket.h", "sys/stat.h", "sys/uio.h",
-                "ucp/api/ucp.h", "unistd.h"},
+    "link": {"arpa/inet.h", "dlfcn.h", "fcntl.h", "netdb.h", "netinet/in.h", "netinet/tcp.h", "openssl/err.h",
+             "openssl/evp.h", "openssl/pem.h", "openssl/rand.h", "openssl/ssl.h", "openssl/x509v3.h", "poll.h",
+             "stdio.h", "stdlib.h", "sys/socket.h", "sys/stat.h", "sys/uio.h", "ucp/api/ucp.h", "unistd.h"},
+    "cluster": {"openssl/crypto.h", "openssl/evp.h", "openssl/rand.h", "stdio.h"},
     "store": {"curl/curl.h", "jansson.h", "stdio.h", "stdlib.h"},  # snprintf, qsort
     "http": {"*"},
     "gateway": {"jansson.h", "stdio.h", "stdlib.h"},

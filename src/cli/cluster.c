@@ -9,7 +9,7 @@
 #include "cli/args.h"
 #include "cli/exit.h"
 #include "cli/http.h"
-#include "cluster/certs.h"
+#include "link/certs.h"
 #include "sys/clock.h"
 
 #define CALL_TIMEOUT_US 10000000
@@ -74,22 +74,22 @@ static int init(const job *j)
         return ek_cli_fail(EK_EXIT_USAGE,
                            "cluster init: say where and for whom: --out DIR --front NAME --worker "
                            "NAME...");
-    if (ek_cluster_certs_open(j->out, now_s, AUTHORITY_DAYS, &authority, &err) < 0)
+    if (ek_link_certs_open(j->out, now_s, AUTHORITY_DAYS, &authority, &err) < 0)
         return init_failed(&err);
     printf("authority: %s/ca.pem (%s)\n", j->out,
-           ek_cluster_certs_is_new(authority) ? "new; keep ca.key where nobody else can read it"
-                                              : "as it was");
+           ek_link_certs_is_new(authority) ? "new; keep ca.key where nobody else can read it"
+                                           : "as it was");
     int code = EK_EXIT_OK;
     for (int32_t i = 0; i < j->n_nodes && code == EK_EXIT_OK; i++) {
         const ek_certs_node *node = &j->node[i];
-        if (ek_cluster_certs_issue(authority, node, now_s - BACKDATE_S, now_s + j->days * DAY_S,
-                                   j->renew, &err) < 0)
+        if (ek_link_certs_issue(authority, node, now_s - BACKDATE_S, now_s + j->days * DAY_S,
+                                j->renew, &err) < 0)
             code = init_failed(&err);
         else
             printf("%s: %s/%s, valid for %" PRId64 " days\n",
                    node->role == EK_CERTS_FRONT ? "front" : "worker", j->out, node->name, j->days);
     }
-    ek_cluster_certs_close(authority);
+    ek_link_certs_close(authority);
     return code;
 }
 
@@ -194,7 +194,7 @@ static int take_node(job *j, const char *text, ek_certs_role role)
     ek_err err = {0};
     if (j->n_nodes == NODES_MAX)
         return ek_cli_fail(EK_EXIT_USAGE, "cluster init: at most %d nodes at once", NODES_MAX);
-    if (ek_cluster_certs_node_parse(text, role, &j->node[j->n_nodes], &err) < 0)
+    if (ek_link_certs_node_parse(text, role, &j->node[j->n_nodes], &err) < 0)
         return ek_cli_fail(EK_EXIT_USAGE, "cluster init: %s", err.text);
     j->n_nodes++;
     return EK_EXIT_OK;

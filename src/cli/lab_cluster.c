@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/lab.h"
-#include "cluster/certs.h"
+#include "link/certs.h"
 #include "sys/clock.h"
 #include "sys/file.h"
 #include "sys/mem.h"
@@ -29,7 +29,7 @@ static ek_status issue(const ek_certs_authority *authority, ek_certs_role role, 
     ek_certs_node node = {.role = role, .n_hosts = role == EK_CERTS_WORKER};
     snprintf(node.name, sizeof node.name, "%s", name);
     snprintf(node.host[0], sizeof node.host[0], "127.0.0.1");
-    return ek_cluster_certs_issue(authority, &node, now_s - BACKDATE_S, now_s + DAY_S, 0, err);
+    return ek_link_certs_issue(authority, &node, now_s - BACKDATE_S, now_s + DAY_S, 0, err);
 }
 
 ek_status ek_cli_lab_cluster_prepare(ek_cli_lab *lab, ek_err *err)
@@ -45,13 +45,13 @@ ek_status ek_cli_lab_cluster_prepare(ek_cli_lab *lab, ek_err *err)
         return status;
     }
     snprintf(certs, sizeof certs, "%s/certs", lab->dir);
-    status = ek_cluster_certs_open(certs, now_s, CERTS_DAYS, &authority, err);
+    status = ek_link_certs_open(certs, now_s, CERTS_DAYS, &authority, err);
     if (status == EK_OK) status = issue(authority, EK_CERTS_FRONT, "front", now_s, err);
     for (int32_t w = 0; w < lab->n_workers && status == EK_OK; w++) {
         snprintf(name, sizeof name, "w%d", (int)w);
         status = issue(authority, EK_CERTS_WORKER, name, now_s, err);
     }
-    ek_cluster_certs_close(authority);
+    ek_link_certs_close(authority);
     return status;
 }
 

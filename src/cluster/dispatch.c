@@ -184,7 +184,7 @@ static bool wait_for_links(ek_cluster_dispatcher *self, bool only_senders, int64
         if (peer->pending && (peer->sending || !only_senders))
             links[n++] = peer->member->current->data;
     }
-    return n > 0 && ek_cluster_link_wait(links, n, timeout_us);
+    return n > 0 && ek_link_wait(links, n, timeout_us);
 }
 
 /* Until no answer is awaited any more. */
@@ -250,7 +250,7 @@ static const float *row_as_f32(const ek_cluster_dispatcher *self, const uint8_t 
 {
     if (!(self->form & EK_WIRE_FORM_BF16)) return (const float *)(const void *)y;
     float *wide = self->widened + (ptrdiff_t)thread_idx * self->shape.d_model;
-    ek_cluster_wire_from_bf16((const uint16_t *)(const void *)y, self->shape.d_model, wide);
+    ek_link_wire_from_bf16((const uint16_t *)(const void *)y, self->shape.d_model, wide);
     return wide;
 }
 
@@ -378,7 +378,7 @@ static size_t receive_bytes_of(const ek_wire_shape *shape)
     /* Rows are at most those of the batch, in however many jobs; lists and ends are per job. */
     size_t lists = (size_t)shape->n_experts * sizeof(uint32_t) + EK_CACHE_LINE;
     size_t sums = (size_t)shape->tokens_max * (size_t)shape->d_model * sizeof(float);
-    return ek_cluster_wire_combine_bytes_max(shape) + EK_DISPATCH_JOBS_PER_PEER * (lists + sums) +
+    return ek_link_wire_combine_bytes_max(shape) + EK_DISPATCH_JOBS_PER_PEER * (lists + sums) +
            EK_CACHE_LINE;
 }
 
@@ -408,7 +408,7 @@ static size_t lay_out(ek_cluster_dispatcher *self, ek_arena arena)
     for (int32_t i = 0; i < self->n_peers; i++) {
         ek_dispatch_peer none;
         ek_dispatch_peer *peer = counts ? &none : &self->peers[i];
-        TAKE(peer->send, uint8_t, ek_cluster_wire_dispatch_bytes_max(s));
+        TAKE(peer->send, uint8_t, ek_link_wire_dispatch_bytes_max(s));
         TAKE(peer->receive, uint8_t, self->receive_bytes);
         TAKE(peer->row, int32_t, EK_DISPATCH_JOBS_PER_PEER * rows);
         TAKE(peer->token, int32_t, EK_DISPATCH_JOBS_PER_PEER * tokens);

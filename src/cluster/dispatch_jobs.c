@@ -24,7 +24,7 @@ static void number_tokens(ek_cluster_dispatcher *self)
         memset(peer->local, 0xff, (size_t)work->n_tokens * sizeof *peer->local);
         if (peer->n_jobs == EK_DISPATCH_JOBS_PER_PEER) continue;
         peer->job[peer->n_jobs] =
-            (ek_dispatch_job){.header = ek_cluster_wire_header(EK_WIRE_DISPATCH, 0)};
+            (ek_dispatch_job){.header = ek_link_wire_header(EK_WIRE_DISPATCH, 0)};
     }
     for (int32_t r = 0; r < n_rows; r++)
         if (self->row_state[r] == EK_ROW_TODO && self->row_owner[r] != EK_NOBODY)
@@ -112,7 +112,7 @@ static void pack_x(const ek_cluster_dispatcher *self, ek_dispatch_peer *peer,
     for (int32_t i = 0; i < job->header.n_tokens; i++) {
         const float *x = self->work->x->f32 + job->token[i] * d;
         if (is_bf16)
-            ek_cluster_wire_to_bf16(x, d, (uint16_t *)(void *)(peer->send + lay->x) + i * d);
+            ek_link_wire_to_bf16(x, d, (uint16_t *)(void *)(peer->send + lay->x) + i * d);
         else
             memcpy(peer->send + lay->x + (size_t)(i * d) * sizeof *x, x, (size_t)d * sizeof *x);
     }
@@ -129,9 +129,9 @@ static void send_job(ek_cluster_dispatcher *self, ek_dispatch_peer *peer)
     job->header.form = self->form;
     job->header.seq = ++self->next_seq;
     job->header.layer = self->work->layer;
-    ek_status status = ek_cluster_wire_dispatch_lay(&self->shape, &job->header, &lay);
+    ek_status status = ek_link_wire_dispatch_lay(&self->shape, &job->header, &lay);
     ek_assert(status == EK_OK); /* a plan's rows are what the format is made for */
-    status = ek_cluster_wire_combine_lay(&self->shape, &job->header, &job->lay);
+    status = ek_link_wire_combine_lay(&self->shape, &job->header, &job->lay);
     ek_assert(status == EK_OK);
     job->header.body_bytes = (uint32_t)lay.bytes;
     pack_x(self, peer, job, &lay);

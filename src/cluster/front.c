@@ -5,10 +5,10 @@
 
 #include "base/assert.h"
 #include "cluster/dispatch.h"
-#include "cluster/fabric_tcp.h"
-#include "cluster/fabric_ucx.h"
 #include "cluster/front_internal.h"
-#include "cluster/net.h"
+#include "link/fabric_tcp.h"
+#include "link/fabric_ucx.h"
+#include "link/net.h"
 #include "sys/clock.h"
 #include "telemetry/prometheus.h"
 
@@ -43,7 +43,7 @@ static ek_status read_workers(ek_front *front, ek_err *err)
         m->front = front;
         m->idx = i;
         snprintf(m->address, sizeof m->address, "%.*s", EK_STR_ARG(address));
-        ek_status status = ek_cluster_net_split(m->address, host, &port, err);
+        ek_status status = ek_link_net_split(m->address, host, &port, err);
         if (status != EK_OK) return ek_err_prefix(err, "cluster.workers");
         for (int32_t k = 0; k < i; k++)
             if (strcmp(front->members[k].address, m->address) == 0)
@@ -114,19 +114,19 @@ static ek_status open_all(ek_front *front, const ek_model *model, ek_metrics *me
             err, EK_ECONFIG,
             "workers are named, but no certificate to show them: set cluster.certs to "
             "the directory that `evenkeel cluster init` made for this front");
-    ek_status status = ek_cluster_wire_shape_check(&front->shape, err);
+    ek_status status = ek_link_wire_shape_check(&front->shape, err);
     if (status != EK_OK) return status;
-    if (ek_cluster_wire_combine_bytes_max(&front->shape) > EK_WIRE_BODY_BYTES_MAX)
+    if (ek_link_wire_combine_bytes_max(&front->shape) > EK_WIRE_BODY_BYTES_MAX)
         return ek_err_set(
             err, EK_EINVAL,
             "a step of %d tokens makes messages of more than %u MiB; choose a smaller "
             "engine.prefill_chunk_tokens",
             (int)front->shape.tokens_max, EK_WIRE_BODY_BYTES_MAX >> 20);
     status = read_workers(front, err);
-    if (status == EK_OK) status = ek_cluster_fabric_tls(front->params.certs, &front->tls, err);
-    if (status == EK_OK) status = ek_cluster_fabric_tcp(&front->tcp, err);
+    if (status == EK_OK) status = ek_link_fabric_tls(front->params.certs, &front->tls, err);
+    if (status == EK_OK) status = ek_link_fabric_tcp(&front->tcp, err);
     if (status == EK_OK && front->params.fabric == EK_CLUSTER_FABRIC_UCX)
-        status = ek_cluster_fabric_ucx(&front->ucx, err);
+        status = ek_link_fabric_ucx(&front->ucx, err);
     if (status == EK_OK && ek_cluster_identity(model->gguf, front->identity) != EK_OK)
         status = ek_err_set(err, EK_EINTERNAL, "OpenSSL has no SHA-256");
     if (status == EK_OK) status = open_metrics(front, metrics, err);
@@ -175,9 +175,9 @@ void ek_cluster_front_destroy(ek_front *front)
         ek_sys_free(m->offered.bits);
     }
     ek_sys_free(front->members);
-    ek_cluster_fabric_destroy(front->tls);
-    ek_cluster_fabric_destroy(front->tcp);
-    ek_cluster_fabric_destroy(front->ucx);
+    ek_link_fabric_destroy(front->tls);
+    ek_link_fabric_destroy(front->tcp);
+    ek_link_fabric_destroy(front->ucx);
     ek_sys_region_close(&front->metrics_region);
     ek_sys_mutex_fini(&front->lock);
     ek_sys_free(front);

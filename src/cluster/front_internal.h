@@ -5,7 +5,7 @@
 #define EK_CLUSTER_FRONT_INTERNAL_H
 
 #include "cluster/member.h"
-#include "cluster/wire.h"
+#include "link/wire.h"
 #include "sys/mem.h"
 
 struct ek_front {

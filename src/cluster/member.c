@@ -5,7 +5,7 @@
 
 #include "base/assert.h"
 #include "cluster/front_internal.h"
-#include "cluster/net.h"
+#include "link/net.h"
 #include "sys/clock.h"
 #include "sys/log.h"
 #include "sys/mem.h"
@@ -27,7 +27,7 @@ static bool stops(const ek_member *member)
 void ek_cluster_session_free(ek_session *session)
 {
     if (!session) return;
-    ek_cluster_link_close(session->data);
+    ek_link_close(session->data);
     ek_sys_free(session->set.bits);
     ek_sys_free(session);
 }
@@ -66,10 +66,10 @@ static ek_status say_hello(const ek_front *front, ek_link *control, ek_err *err)
         .tokens_max = front->shape.tokens_max,
     };
     memcpy(hello.model, front->identity, sizeof hello.model);
-    ek_wire_header header = ek_cluster_wire_header(EK_WIRE_HELLO, 0);
+    ek_wire_header header = ek_link_wire_header(EK_WIRE_HELLO, 0);
     header.body_bytes = sizeof hello;
     ek_span body = {(const uint8_t *)&hello, sizeof hello};
-    ek_status status = ek_cluster_link_send(control, &header, body, ek_sys_now_us() + JOIN_US);
+    ek_status status = ek_link_send(control, &header, body, ek_sys_now_us() + JOIN_US);
     return status == EK_OK ? EK_OK : link_failed(control, status, err);
 }
 
@@ -77,8 +77,7 @@ static ek_status say_hello(const ek_front *front, ek_link *control, ek_err *err)
 static ek_status take_welcome(ek_link *link, ek_wire_header *out_header, uint8_t *body, size_t room,
                               ek_err *err)
 {
-    ek_status status =
-        ek_cluster_link_receive(link, out_header, body, room, ek_sys_now_us() + JOIN_US);
+    ek_status status = ek_link_receive(link, out_header, body, room, ek_sys_now_us() + JOIN_US);
     if (status != EK_OK) return link_failed(link, status, err);
     if (out_header->kind == EK_WIRE_REFUSE)
         return ek_err_set(err, EK_EPEER, "refused: %.*s", (int)out_header->body_bytes,
@@ -118,10 +117,10 @@ static ek_status choose_fabric(const ek_member *member, const ek_session *sessio
                                ek_fabric **out_fabric, ek_err *err)
 {
     const ek_front *front = member->front;
-    ek_cluster_fabric_choice choice = front->params.fabric;
+    ek_link_fabric_choice choice = front->params.fabric;
     if (choice == EK_CLUSTER_FABRIC_AUTO)
-        choice = session->plain_port && ek_cluster_net_is_loopback(host) ? EK_CLUSTER_FABRIC_TCP
-                                                                         : EK_CLUSTER_FABRIC_TLS;
+        choice = session->plain_port && ek_link_net_is_loopback(host) ? EK_CLUSTER_FABRIC_TCP
+                                                                      : EK_CLUSTER_FABRIC_TLS;
     if (choice == EK_CLUSTER_FABRIC_TCP && session->plain_port == 0)
         return ek_err_set(err, EK_EUNSUPPORTED,
                           "it takes no bare data links; set worker.fabric to tcp there, or "
@@ -153,13 +152,12 @@ static ek_status meet_data(ek_link *control, ek_session *session, ek_fabric *fab
     int64_t until_us = ek_sys_now_us() + JOIN_US;
     ek_status status = fabric->ops->open(fabric, &session->data, err);
     if (status != EK_OK) return status;
-    ek_wire_header header = ek_cluster_wire_header(EK_WIRE_OPEN, session->epoch);
+    ek_wire_header header = ek_link_wire_header(EK_WIRE_OPEN, session->epoch);
     header.body_bytes = (uint32_t)fabric->ops->address(session->data, address, sizeof address);
-    status =
-        ek_cluster_link_send(control, &header, (ek_span){address, header.body_bytes}, until_us);
+    status = ek_link_send(control, &header, (ek_span){address, header.body_bytes}, until_us);
     /* Load reports may come before the answer. */
     while (status == EK_OK && header.kind != EK_WIRE_OPENED)
-        status = ek_cluster_link_receive(control, &header, address, sizeof address, until_us);
+        status = ek_link_receive(control, &header, address, sizeof address, until_us);
     if (status != EK_OK) return link_failed(control, status, err);
     return fabric->ops->meet(session->data, address, header.body_bytes, err);
 }
@@ -171,17 +169,17 @@ static ek_status open_data(const ek_member *member, ek_link *control, ek_session
     char host[EK_NET_HOST_MAX];
     uint16_t port = 0;
     uint8_t body[SCRAP_BYTES];
-    ek_status status = ek_cluster_net_split(member->address, host, &port, err);
+    ek_status status = ek_link_net_split(member->address, host, &port, err);
     if (status == EK_OK) status = choose_fabric(member, session, host, &fabric, err);
     if (status == EK_OK)
         status = fabric->ops->open ? meet_data(control, session, fabric, err)
                                    : connect_data(member, session, fabric, host, port, err);
     if (status != EK_OK) return status;
     session->fabric = fabric->ops->name;
-    ek_wire_header header = ek_cluster_wire_header(EK_WIRE_ATTACH, session->epoch);
+    ek_wire_header header = ek_link_wire_header(EK_WIRE_ATTACH, session->epoch);
     header.body_bytes = EK_WIRE_TOKEN_BYTES;
-    status = ek_cluster_link_send(session->data, &header, (ek_span){token, EK_WIRE_TOKEN_BYTES},
-                                  ek_sys_now_us() + JOIN_US);
+    status = ek_link_send(session->data, &header, (ek_span){token, EK_WIRE_TOKEN_BYTES},
+                          ek_sys_now_us() + JOIN_US);
     if (status != EK_OK) return link_failed(session->data, status, err);
     status = take_welcome(session->data, &header, body, sizeof body, err);
     if (status == EK_OK && header.epoch != session->epoch)
@@ -217,7 +215,7 @@ static ek_status join(ek_member *member, ek_link **out_control, ek_session **out
     if (status == EK_OK) status = join_over(member, control, body, room, session, err);
     ek_sys_free(body);
     if (status != EK_OK) {
-        ek_cluster_link_close(control);
+        ek_link_close(control);
         ek_cluster_session_free(session);
         return status;
     }
@@ -252,15 +250,14 @@ static const char *keep_in_touch(ek_member *member, ek_link *control, const ek_s
         if (atomic_load_explicit(&session->broken, memory_order_acquire))
             return "its data link broke";
         if (now_us >= next_us) {
-            ek_wire_header beat = ek_cluster_wire_header(EK_WIRE_BEAT, session->epoch);
+            ek_wire_header beat = ek_link_wire_header(EK_WIRE_BEAT, session->epoch);
             beat.echo_us = (uint64_t)now_us;
-            if (ek_cluster_link_send(control, &beat, (ek_span){0}, now_us + hung_us) != EK_OK)
+            if (ek_link_send(control, &beat, (ek_span){0}, now_us + hung_us) != EK_OK)
                 return control->broken.text[0] ? control->broken.text : "it takes no heartbeats";
             next_us = now_us + BEAT_US;
         }
         ek_wire_header header;
-        ek_status status =
-            ek_cluster_link_receive(control, &header, scrap, sizeof scrap, now_us + LOOK_US);
+        ek_status status = ek_link_receive(control, &header, scrap, sizeof scrap, now_us + LOOK_US);
         if (status == EK_OK && header.epoch == session->epoch) {
             atomic_store_explicit(&member->heard_us, ek_sys_now_us(), memory_order_relaxed);
             if (header.kind == EK_WIRE_LOAD) take_report(member, &header);
@@ -357,10 +354,10 @@ void ek_cluster_member_run(void *ctx)
         publish(member, session);
         const char *why = keep_in_touch(member, control, session);
         if (stops(member)) {
-            const ek_wire_header bye = ek_cluster_wire_header(EK_WIRE_BYE, session->epoch);
-            (void)!ek_cluster_link_send(control, &bye, (ek_span){0}, ek_sys_now_us() + LOOK_US);
+            const ek_wire_header bye = ek_link_wire_header(EK_WIRE_BYE, session->epoch);
+            (void)!ek_link_send(control, &bye, (ek_span){0}, ek_sys_now_us() + LOOK_US);
         }
         conclude(member, session, why);
-        ek_cluster_link_close(control);
+        ek_link_close(control);
     }
 }

@@ -17,9 +17,9 @@
 #include "base/attr.h"
 #include "base/err.h"
 #include "cluster/expert_set.h"
-#include "cluster/fabric.h"
 #include "cluster/front.h"
 #include "cluster/identity.h"
+#include "link/fabric.h"
 #include "sys/thread.h"
 #include "telemetry/metrics.h"
 

@@ -11,12 +11,12 @@
 #define EK_CLUSTER_WORKERS_MAX 64 /* of one front: as many as there can be devices */
 #define EK_CLUSTER_FRONTS_MAX  16 /* of one worker */
 
-typedef enum ek_cluster_fabric_choice {
+typedef enum ek_link_fabric_choice {
     EK_CLUSTER_FABRIC_AUTO, /* bare within a machine, encrypted between machines */
     EK_CLUSTER_FABRIC_TLS,
     EK_CLUSTER_FABRIC_TCP, /* bare: for an isolated segment */
     EK_CLUSTER_FABRIC_UCX, /* bare, over whatever UCX finds */
-} ek_cluster_fabric_choice;
+} ek_link_fabric_choice;
 
 typedef enum ek_cluster_wire { EK_CLUSTER_WIRE_F32, EK_CLUSTER_WIRE_BF16 } ek_cluster_wire;
 
@@ -35,7 +35,7 @@ typedef enum ek_cluster_loss {
 typedef struct ek_cluster_params {
     const char *workers; /* "host:port,host:port"; NULL: experts are in this process */
     const char *certs;   /* directory of its certificate; NULL: not set */
-    ek_cluster_fabric_choice fabric;
+    ek_link_fabric_choice fabric;
     ek_cluster_wire wire;
     ek_cluster_combine combine;
     ek_cluster_loss on_loss;
@@ -58,13 +58,13 @@ typedef struct ek_worker_pace {
 typedef struct ek_worker_params {
     const char *listen;
     const char *certs;
-    const char *experts;             /* cluster/expert_set.h; NULL: as the placement says, or all */
-    const char *placement;           /* file of `evenkeel place`; NULL: none */
-    const char *device;              /* "1/4": second of four devices of the placement */
-    const char *manifest;            /* that the experts are checked by; NULL: unchecked */
-    ek_cluster_fabric_choice fabric; /* auto: bare links where `listen` is of this machine only */
-    int32_t fronts_max;              /* 1..EK_CLUSTER_FRONTS_MAX */
-    int32_t tokens_max;              /* of one dispatch; a front that wants more is refused */
+    const char *experts;          /* cluster/expert_set.h; NULL: as the placement says, or all */
+    const char *placement;        /* file of `evenkeel place`; NULL: none */
+    const char *device;           /* "1/4": second of four devices of the placement */
+    const char *manifest;         /* that the experts are checked by; NULL: unchecked */
+    ek_link_fabric_choice fabric; /* auto: bare links where `listen` is of this machine only */
+    int32_t fronts_max;           /* 1..EK_CLUSTER_FRONTS_MAX */
+    int32_t tokens_max;           /* of one dispatch; a front that wants more is refused */
     int64_t drain_timeout_us;
     ek_worker_pace pace;
 } ek_worker_params;

@@ -121,11 +121,11 @@ ek_status ek_cluster_resident_desk_open(const ek_resident *resident, const ek_wi
     size_t n_pairs = n_tokens * (size_t)shape->top_k;
     ek_resident_desk desk = {
         .shape = *shape,
-        .body_bytes = ek_cluster_wire_dispatch_bytes_max(shape),
+        .body_bytes = ek_link_wire_dispatch_bytes_max(shape),
         .act_bytes = ek_expert_act_bytes(shape->tokens_max, shape->d_model, resident->x_int8),
         .step_bytes = ek_expert_step_bytes(resident->dispatcher, shape->tokens_max),
     };
-    size_t out_bytes = ek_cluster_wire_combine_bytes_max(shape);
+    size_t out_bytes = ek_link_wire_combine_bytes_max(shape);
     size_t n_lists = (n_experts + 1) + 2 * n_experts + n_pairs;
     size_t bytes = desk.body_bytes + out_bytes + n_experts * sizeof(uint32_t) +
                    n_lists * sizeof(int32_t) + n_pairs * sizeof(float) + desk.act_bytes +
@@ -204,7 +204,7 @@ static ek_status assign(const ek_resident *r, ek_resident_desk *desk, const ek_w
     int32_t *expert_beg = desk->lists;
     int32_t *share_row = expert_beg + n_experts + 1;
     int32_t *row_of = share_row + 2 * (ptrdiff_t)n_experts;
-    ek_status status = ek_cluster_wire_dispatch_read(&desk->shape, h, desk->body, &a->wire, err);
+    ek_status status = ek_link_wire_dispatch_read(&desk->shape, h, desk->body, &a->wire, err);
     if (status == EK_OK) status = check_experts(r, h, &a->wire, err);
     if (status != EK_OK) return status;
     int32_t s = 0;
@@ -242,7 +242,7 @@ static void take_x(const ek_resident *r, ek_resident_desk *desk, const ek_wire_h
     bool fits = ek_expert_act_take(&arena, h->n_tokens, d, r->x_int8, &a->x_buf);
     ek_assert(fits); /* for tokens_max there is room */
     if (h->form & EK_WIRE_FORM_BF16)
-        ek_cluster_wire_from_bf16(a->wire.x, (int64_t)h->n_tokens * d, a->x_buf.f32);
+        ek_link_wire_from_bf16(a->wire.x, (int64_t)h->n_tokens * d, a->x_buf.f32);
     else
         a->x_buf.f32 = (float *)(uintptr_t)a->wire.x;
     a->x = ek_expert_act_rows(&a->x_buf, 0);
@@ -336,7 +336,7 @@ ek_status ek_cluster_resident_compute(ek_resident *resident, ek_resident_desk *d
     const float *y = NULL;
     ek_wire_combine_layout lay;
     ek_status status = assign(resident, desk, header, &a, err);
-    if (status == EK_OK) status = ek_cluster_wire_combine_lay(&desk->shape, header, &lay);
+    if (status == EK_OK) status = ek_link_wire_combine_lay(&desk->shape, header, &lay);
     if (status != EK_OK) return status;
     take_x(resident, desk, header, &a);
     status = compute_in_turn(resident, desk, header, &a, &y);
@@ -345,7 +345,7 @@ ek_status ek_cluster_resident_compute(ek_resident *resident, ek_resident_desk *d
     if (header->form & EK_WIRE_FORM_BF16) {
         int64_t n = a.wire.weight ? header->n_tokens : header->n_rows;
         /* Sums lie in `out` themselves; each number is read before its place is written. */
-        ek_cluster_wire_to_bf16(y, n * desk->shape.d_model, (uint16_t *)(void *)desk->out);
+        ek_link_wire_to_bf16(y, n * desk->shape.d_model, (uint16_t *)(void *)desk->out);
         rows = desk->out;
     }
     *out_header = *header;

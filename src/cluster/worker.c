@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "cluster/fabric_tcp.h"
-#include "cluster/fabric_ucx.h"
-#include "cluster/net.h"
 #include "cluster/worker_internal.h"
+#include "link/fabric_tcp.h"
+#include "link/fabric_ucx.h"
+#include "link/net.h"
 #include "sys/clock.h"
 #include "sys/log.h"
 #include "sys/mem.h"
@@ -42,7 +42,7 @@ static void leave_seat(ek_worker_seat *seat)
     ek_link *link = seat->link;
     seat->link = NULL;
     ek_sys_mutex_unlock(&worker->lock);
-    ek_cluster_link_close(link);
+    ek_link_close(link);
     ek_sys_mutex_lock(&worker->lock);
     seat->state = EK_SEAT_LEFT;
     ek_sys_cond_broadcast(&worker->left);
@@ -53,14 +53,14 @@ static void leave_seat(ek_worker_seat *seat)
 
 void ek_cluster_worker_refuse(ek_worker_seat *seat, const char *why)
 {
-    ek_wire_header header = ek_cluster_wire_header(EK_WIRE_REFUSE, 0);
+    ek_wire_header header = ek_link_wire_header(EK_WIRE_REFUSE, 0);
     ek_span text = {(const uint8_t *)why, strlen(why)};
     if (text.len > EK_WIRE_TEXT_MAX) text.len = EK_WIRE_TEXT_MAX;
     header.body_bytes = (uint32_t)text.len;
     ek_log(EK_LOG_WARN, "cluster", "refused", "peer=\"%s\" why=\"%s\"", seat->link->peer, why);
     seat->link->lingers = true;
     /* Whether it arrives is the peer's concern. */
-    (void)!ek_cluster_link_send(seat->link, &header, text, ek_sys_now_us() + GREETING_US);
+    (void)!ek_link_send(seat->link, &header, text, ek_sys_now_us() + GREETING_US);
 }
 
 /* Its first message decides what a connection is. */
@@ -79,7 +79,7 @@ static void greet(ek_worker_seat *seat)
                err.text);
         return;
     }
-    status = ek_cluster_link_receive(seat->link, &header, &body, sizeof body, deadline_us);
+    status = ek_link_receive(seat->link, &header, &body, sizeof body, deadline_us);
     if (status == EK_EUNSUPPORTED) {
         ek_cluster_worker_refuse(seat, seat->link->broken.text);
     } else if (status != EK_OK) {
@@ -109,7 +109,7 @@ void ek_cluster_worker_seat(ek_worker *worker, ek_link *link, bool is_control)
     if (!seat) {
         ek_log(EK_LOG_WARN, "cluster", "full", "peer=\"%s\" connections=%d", link->peer,
                EK_WORKER_SEATS);
-        ek_cluster_link_close(link);
+        ek_link_close(link);
         return;
     }
     /* Under the lock, so that nobody joins a thread whose handle is not there yet. */
@@ -122,7 +122,7 @@ void ek_cluster_worker_seat(ek_worker *worker, ek_link *link, bool is_control)
         seat->state = EK_SEAT_FREE;
     }
     ek_sys_mutex_unlock(&worker->lock);
-    if (status != EK_OK) ek_cluster_link_close(link);
+    if (status != EK_OK) ek_link_close(link);
 }
 
 static void keep_door(ek_worker *worker, const ek_fabric *fabric, ek_listener *listener,
@@ -175,13 +175,13 @@ static ek_status open_plain(ek_worker *worker, const char *host, ek_err *err)
 {
     bool is_v6 = strchr(host, ':') != NULL;
     char address[EK_NET_HOST_MAX + 8];
-    ek_cluster_fabric_choice choice = worker->params.fabric;
-    if (choice == EK_CLUSTER_FABRIC_UCX) return ek_cluster_fabric_ucx(&worker->ucx, err);
+    ek_link_fabric_choice choice = worker->params.fabric;
+    if (choice == EK_CLUSTER_FABRIC_UCX) return ek_link_fabric_ucx(&worker->ucx, err);
     if (choice == EK_CLUSTER_FABRIC_TLS ||
-        (choice == EK_CLUSTER_FABRIC_AUTO && !ek_cluster_net_is_loopback(host)))
+        (choice == EK_CLUSTER_FABRIC_AUTO && !ek_link_net_is_loopback(host)))
         return EK_OK;
     snprintf(address, sizeof address, is_v6 ? "[%s]:0" : "%s:0", host);
-    ek_status status = ek_cluster_fabric_tcp(&worker->tcp, err);
+    ek_status status = ek_link_fabric_tcp(&worker->tcp, err);
     if (status == EK_OK)
         status = worker->tcp->ops->listen(worker->tcp, address, &worker->plain, err);
     return status;
@@ -191,8 +191,8 @@ static ek_status open_doors(ek_worker *worker, ek_err *err)
 {
     char host[EK_NET_HOST_MAX];
     uint16_t port;
-    ek_status status = ek_cluster_net_split(worker->params.listen, host, &port, err);
-    if (status == EK_OK) status = ek_cluster_fabric_tls(worker->params.certs, &worker->tls, err);
+    ek_status status = ek_link_net_split(worker->params.listen, host, &port, err);
+    if (status == EK_OK) status = ek_link_fabric_tls(worker->params.certs, &worker->tls, err);
     if (status == EK_OK)
         status =
             worker->tls->ops->listen(worker->tls, worker->params.listen, &worker->listener, err);
@@ -296,9 +296,9 @@ void ek_cluster_worker_destroy(ek_worker *worker)
         ek_sys_thread_join(&worker->seats[i].thread);
     if (worker->listener) worker->tls->ops->unlisten(worker->listener);
     if (worker->plain) worker->tcp->ops->unlisten(worker->plain);
-    ek_cluster_fabric_destroy(worker->tls);
-    ek_cluster_fabric_destroy(worker->tcp);
-    ek_cluster_fabric_destroy(worker->ucx);
+    ek_link_fabric_destroy(worker->tls);
+    ek_link_fabric_destroy(worker->tcp);
+    ek_link_fabric_destroy(worker->ucx);
     for (int i = 0; i < EK_CLUSTER_FRONTS_MAX; i++)
         ek_cluster_resident_desk_close(&worker->fronts[i].desk);
     ek_sys_cond_fini(&worker->left);

@@ -9,9 +9,9 @@
 
 #include <stdatomic.h>
 
-#include "cluster/fabric.h"
 #include "cluster/identity.h"
 #include "cluster/worker.h"
+#include "link/fabric.h"
 
 /* Two for each front, and as many for those who are only on their way in. */
 #define EK_WORKER_SEATS (4 * EK_CLUSTER_FRONTS_MAX)

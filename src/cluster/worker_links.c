@@ -42,7 +42,7 @@ static ek_status examine(const ek_worker *worker, const ek_wire_header *header,
         .top_k = hello->top_k,
         .tokens_max = hello->tokens_max,
     };
-    ek_status status = ek_cluster_wire_shape_check(&shape, err);
+    ek_status status = ek_link_wire_shape_check(&shape, err);
     if (status != EK_OK) return status;
     if (memcmp(hello->model, worker->identity, sizeof hello->model) != 0 ||
         shape.n_layers != worker->shape.n_layers || shape.n_experts != worker->shape.n_experts ||
@@ -122,7 +122,7 @@ static void let_out(ek_worker *worker, ek_worker_front *front)
 static ek_status welcome(ek_worker_seat *seat, const ek_worker_front *front)
 {
     ek_worker *worker = seat->worker;
-    ek_wire_header header = ek_cluster_wire_header(EK_WIRE_WELCOME, front->epoch);
+    ek_wire_header header = ek_link_wire_header(EK_WIRE_WELCOME, front->epoch);
     header.body_bytes = (uint32_t)worker->welcome_bytes;
     ek_cluster_worker_report(worker, &header);
     /* The token goes before the rest, which is the same for all. */
@@ -133,7 +133,7 @@ static ek_status welcome(ek_worker_seat *seat, const ek_worker_front *front)
     ek_status status = seat->link->ops->send(seat->link, &header, parts, EK_COUNT_OF(parts));
     int64_t until_us = ek_sys_now_us() + GREETING_US;
     while (status == EK_AGAIN && ek_sys_now_us() < until_us) {
-        ek_cluster_link_wait(&seat->link, 1, SLICE_US);
+        ek_link_wait(&seat->link, 1, SLICE_US);
         status = seat->link->ops->flush(seat->link);
     }
     return status;
@@ -149,13 +149,13 @@ static bool open_half(ek_worker_seat *seat, const ek_wire_header *open, const ui
     ek_link *link = NULL;
     ek_err err = {0};
     const ek_fabric_ops *ops = worker->ucx ? worker->ucx->ops : NULL;
-    ek_wire_header opened = ek_cluster_wire_header(EK_WIRE_OPENED, open->epoch);
+    ek_wire_header opened = ek_link_wire_header(EK_WIRE_OPENED, open->epoch);
     if (!ops || ops->open(worker->ucx, &link, &err) != EK_OK) return false;
     opened.body_bytes = (uint32_t)ops->address(link, address, sizeof address);
     ek_span answer = {address, opened.body_bytes};
     if (opened.body_bytes == 0 || ops->meet(link, body, open->body_bytes, &err) != EK_OK ||
-        ek_cluster_link_send(seat->link, &opened, answer, ek_sys_now_us() + GREETING_US) != EK_OK) {
-        ek_cluster_link_close(link);
+        ek_link_send(seat->link, &opened, answer, ek_sys_now_us() + GREETING_US) != EK_OK) {
+        ek_link_close(link);
         return false;
     }
     ek_cluster_worker_seat(worker, link, false);
@@ -174,19 +174,17 @@ static const char *keep_in_touch(ek_worker_seat *seat, uint32_t epoch)
         if (atomic_load_explicit(&worker->stopping, memory_order_acquire)) return "worker stops";
         bool leaves = atomic_load_explicit(&worker->leaving, memory_order_acquire);
         if (leaves || now_us >= next_us) {
-            ek_wire_header header =
-                ek_cluster_wire_header(leaves ? EK_WIRE_BYE : EK_WIRE_LOAD, epoch);
+            ek_wire_header header = ek_link_wire_header(leaves ? EK_WIRE_BYE : EK_WIRE_LOAD, epoch);
             ek_cluster_worker_report(worker, &header);
             header.echo_us = echo_us;
-            if (ek_cluster_link_send(seat->link, &header, (ek_span){0}, now_us + GREETING_US) !=
-                EK_OK)
+            if (ek_link_send(seat->link, &header, (ek_span){0}, now_us + GREETING_US) != EK_OK)
                 return seat->link->broken.text;
             if (leaves) return "worker leaves";
             echo_us = 0;
             next_us = now_us + LOAD_US;
         }
         ek_wire_header header;
-        ek_status status = ek_cluster_link_receive(seat->link, &header, body, sizeof body, next_us);
+        ek_status status = ek_link_receive(seat->link, &header, body, sizeof body, next_us);
         if (status == EK_OK) {
             heard_us = ek_sys_now_us();
             if (header.kind == EK_WIRE_BEAT && header.epoch == epoch) {
@@ -279,7 +277,7 @@ static bool is_over(ek_worker *worker, const ek_worker_front *front)
 static ek_status patiently(ek_worker_seat *seat, const ek_worker_front *front, ek_status status)
 {
     if (status != EK_AGAIN) return status;
-    ek_cluster_link_wait(&seat->link, 1, SLICE_US);
+    ek_link_wait(&seat->link, 1, SLICE_US);
     return is_over(seat->worker, front) ? EK_ECANCELED : EK_AGAIN;
 }
 
@@ -331,10 +329,9 @@ void ek_cluster_worker_data(ek_worker_seat *seat, const ek_wire_header *header, 
         ek_cluster_worker_refuse(seat, "no front was given this secret");
         return;
     }
-    ek_wire_header next = ek_cluster_wire_header(EK_WIRE_WELCOME, front->epoch);
+    ek_wire_header next = ek_link_wire_header(EK_WIRE_WELCOME, front->epoch);
     ek_err err = {0};
-    ek_status status =
-        ek_cluster_link_send(seat->link, &next, (ek_span){0}, ek_sys_now_us() + GREETING_US);
+    ek_status status = ek_link_send(seat->link, &next, (ek_span){0}, ek_sys_now_us() + GREETING_US);
     while (status == EK_OK) {
         status = next_dispatch(seat, front, &next, &err);
         if (status == EK_OK) status = answer(seat, front, &next, &err);

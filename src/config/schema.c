@@ -18,7 +18,7 @@ static_assert(sizeof(size_t) == sizeof(int64_t), "sizes are written as 64-bit nu
 static_assert(sizeof(ek_log_level) == sizeof(int32_t), "choices are written as int32_t");
 static_assert(sizeof(ek_kernels_choice) == sizeof(int32_t), "choices are written as int32_t");
 static_assert(sizeof(ek_route_policy) == sizeof(int32_t), "choices are written as int32_t");
-static_assert(sizeof(ek_cluster_fabric_choice) == sizeof(int32_t) &&
+static_assert(sizeof(ek_link_fabric_choice) == sizeof(int32_t) &&
                   sizeof(ek_cluster_wire) == sizeof(int32_t) &&
                   sizeof(ek_cluster_combine) == sizeof(int32_t) &&
                   sizeof(ek_cluster_loss) == sizeof(int32_t),
@@ -253,7 +253,7 @@ const ek_config_key ek_config_keys[] = {
     {"cluster", "certs", EK_CONFIG_TEXT, AT(const char *, cluster.certs),
      .unset = "needed where there are workers",
      .help = "Directory that `evenkeel cluster init` made for this front."},
-    {"cluster", "fabric", EK_CONFIG_CHOICE, AT(ek_cluster_fabric_choice, cluster.fabric), "auto",
+    {"cluster", "fabric", EK_CONFIG_CHOICE, AT(ek_link_fabric_choice, cluster.fabric), "auto",
      .choices = fabrics,
      .help = "How activations travel: encrypted (`tls`), or bare (`tcp`, and `ucx` for RDMA) over "
              "a segment "
@@ -318,7 +318,7 @@ const ek_config_key ek_config_keys[] = {
          "Manifest (`evenkeel manifest`, or what `evenkeel fetch` left beside the weights) that "
          "the experts are checked by before anything is served. Needed where the model's file "
          "has only some of its weights."},
-    {"worker", "fabric", EK_CONFIG_CHOICE, AT(ek_cluster_fabric_choice, worker.fabric), "auto",
+    {"worker", "fabric", EK_CONFIG_CHOICE, AT(ek_link_fabric_choice, worker.fabric), "auto",
      .choices = fabrics,
      .help = "Data links that it takes: encrypted ones always; bare ones with `tcp`, and with "
              "`auto` where "

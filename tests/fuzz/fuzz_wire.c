@@ -10,7 +10,7 @@
 
 #include "base/assert.h"
 #include "cluster/expert_set.h"
-#include "cluster/wire.h"
+#include "link/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -26,7 +26,7 @@ static void walk(const ek_wire_header *h, const ek_wire_dispatch *d)
     for (int32_t t = 0; t < h->n_tokens; t++) {
         const uint8_t *x = (const uint8_t *)d->x + (size_t)t * 8 * number;
         if (number == 2)
-            ek_cluster_wire_from_bf16((const uint16_t *)(const void *)x, 8, wide);
+            ek_link_wire_from_bf16((const uint16_t *)(const void *)x, 8, wide);
         else
             memcpy(wide, x, sizeof wide);
     }
@@ -52,16 +52,16 @@ static void read_message(const uint8_t *data, size_t size)
     ek_err err = {0};
     if (size < sizeof header) return;
     memcpy(&header, data, sizeof header);
-    if (ek_cluster_wire_check(&header, size - sizeof header, &err) != EK_OK) return;
+    if (ek_link_wire_check(&header, size - sizeof header, &err) != EK_OK) return;
     /* As large as it says, aligned as buffers are. */
     uint8_t *body = aligned_alloc(64, ((size_t)header.body_bytes + 64) / 64 * 64);
     ek_assert(body != NULL);
     memcpy(body, data + sizeof header, header.body_bytes);
-    if (ek_cluster_wire_dispatch_read(&shape, &header, body, &dispatch, &err) == EK_OK) {
+    if (ek_link_wire_dispatch_read(&shape, &header, body, &dispatch, &err) == EK_OK) {
         walk(&header, &dispatch);
-        ek_assert(header.body_bytes <= ek_cluster_wire_dispatch_bytes_max(&shape));
-        ek_assert(ek_cluster_wire_combine_lay(&shape, &header, &answer) == EK_OK);
-        ek_assert(answer.bytes <= ek_cluster_wire_combine_bytes_max(&shape));
+        ek_assert(header.body_bytes <= ek_link_wire_dispatch_bytes_max(&shape));
+        ek_assert(ek_link_wire_combine_lay(&shape, &header, &answer) == EK_OK);
+        ek_assert(answer.bytes <= ek_link_wire_combine_bytes_max(&shape));
     } else {
         ek_assert(err.text[0] != '\0');
     }

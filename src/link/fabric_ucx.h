@@ -7,14 +7,14 @@
  * listener, which a few bytes of nonsense would end the process by. Nothing is encrypted: use it on
  * an isolated segment. UCX opens ports on all interfaces unless UCX_NET_DEVICES says otherwise.
  */
-#ifndef EK_CLUSTER_FABRIC_UCX_H
-#define EK_CLUSTER_FABRIC_UCX_H
+#ifndef EK_LINK_FABRIC_UCX_H
+#define EK_LINK_FABRIC_UCX_H
 
 #include "base/attr.h"
 #include "base/err.h"
-#include "cluster/fabric.h"
+#include "link/fabric.h"
 
 /** @return EK_OK; EK_EUNSUPPORTED the library is not there, or cannot begin; EK_ENOMEM */
-EK_MUST ek_status ek_cluster_fabric_ucx(ek_fabric **out_fabric, ek_err *err);
+EK_MUST ek_status ek_link_fabric_ucx(ek_fabric **out_fabric, ek_err *err);
 
 #endif

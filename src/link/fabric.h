@@ -1,9 +1,9 @@
 /*
  * The fabric: how messages come from one process to another. A small table, so that what moves the
- * bytes can be chosen: `tls` and `tcp` (cluster/fabric_tcp.h) are its first implementations.
+ * bytes can be chosen: `tls` and `tcp` (link/fabric_tcp.h) are its first implementations.
  *
  * A *link* is one connection, over which whole messages go both ways in order: a header
- * (cluster/wire.h) and a body. A body is received straight into the memory where the receiver wants
+ * (link/wire.h) and a body. A body is received straight into the memory where the receiver wants
  * it, once the header has told what it is; it is sent from where it lies. Nothing here allocates
  * once a link is there.
  *
@@ -11,8 +11,8 @@
  * another thread is the owners' business (release and acquire). Calls do not wait, but for those
  * that take a deadline.
  */
-#ifndef EK_CLUSTER_FABRIC_H
-#define EK_CLUSTER_FABRIC_H
+#ifndef EK_LINK_FABRIC_H
+#define EK_LINK_FABRIC_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@
 #include "base/err.h"
 #include "base/span.h"
 #include "base/status.h"
-#include "cluster/wire.h"
+#include "link/wire.h"
 
 #define EK_FABRIC_PEER_TEXT_MAX 128 /* bytes of "127.0.0.1:4711 w0" */
 #define EK_FABRIC_PARTS_MAX     2   /* pieces that a body is sent from */
@@ -134,28 +134,28 @@ struct ek_fabric {
  * @param links (n) NULL entries are passed over
  * @return false: timeout_us passed
  */
-bool ek_cluster_link_wait(ek_link *const *links, int32_t n, int64_t timeout_us);
+bool ek_link_wait(ek_link *const *links, int32_t n, int64_t timeout_us);
 
 /** Send a whole message. @return EK_OK; EK_EPEER; EK_ETIMEOUT (the link is of no use then) */
-EK_MUST ek_status ek_cluster_link_send(ek_link *link, const ek_wire_header *header, ek_span body,
-                                       int64_t deadline_us);
+EK_MUST ek_status ek_link_send(ek_link *link, const ek_wire_header *header, ek_span body,
+                               int64_t deadline_us);
 
 /**
  * Receive a whole message of at most `room` bytes; a longer one breaks the link.
  * @return EK_OK; EK_AGAIN nothing has begun to arrive by deadline_us; EK_EPEER; EK_ETIMEOUT it
  *         began and did not end within a second; EK_EFORMAT; EK_EUNSUPPORTED
  */
-EK_MUST ek_status ek_cluster_link_receive(ek_link *link, ek_wire_header *out_header, void *out_body,
-                                          size_t room, int64_t deadline_us);
+EK_MUST ek_status ek_link_receive(ek_link *link, ek_wire_header *out_header, void *out_body,
+                                  size_t room, int64_t deadline_us);
 
 /** Accepts NULL. */
-static inline void ek_cluster_link_close(ek_link *link)
+static inline void ek_link_close(ek_link *link)
 {
     if (link) link->ops->close(link);
 }
 
 /** Accepts NULL. */
-static inline void ek_cluster_fabric_destroy(ek_fabric *fabric)
+static inline void ek_link_fabric_destroy(ek_fabric *fabric)
 {
     if (fabric) fabric->ops->destroy(fabric);
 }

@@ -1,4 +1,4 @@
-#include "cluster/wire.h"
+#include "link/wire.h"
 
 #include <string.h>
 
@@ -11,7 +11,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are used in p
 #define DIM_MAX     (1 << 20)
 #define TOP_K_MAX   64
 
-ek_wire_header ek_cluster_wire_header(ek_wire_kind kind, uint32_t epoch)
+ek_wire_header ek_link_wire_header(ek_wire_kind kind, uint32_t epoch)
 {
     return (ek_wire_header){
         .magic = EK_WIRE_MAGIC,
@@ -21,7 +21,7 @@ ek_wire_header ek_cluster_wire_header(ek_wire_kind kind, uint32_t epoch)
     };
 }
 
-ek_status ek_cluster_wire_check(const ek_wire_header *header, size_t body_bytes_max, ek_err *err)
+ek_status ek_link_wire_check(const ek_wire_header *header, size_t body_bytes_max, ek_err *err)
 {
     if (header->magic != EK_WIRE_MAGIC)
         return ek_err_set(err, EK_EFORMAT, "what came is no message of evenkeel's");
@@ -44,7 +44,7 @@ static bool within(int32_t value, int32_t low, int32_t high)
     return value >= low && value <= high;
 }
 
-ek_status ek_cluster_wire_shape_check(const ek_wire_shape *shape, ek_err *err)
+ek_status ek_link_wire_shape_check(const ek_wire_shape *shape, ek_err *err)
 {
     if (within(shape->n_layers, 1, LAYERS_MAX) && within(shape->n_experts, 1, EXPERTS_MAX) &&
         within(shape->d_model, 1, DIM_MAX) && within(shape->top_k, 1, TOP_K_MAX) &&
@@ -80,8 +80,8 @@ static bool counts_fit(const ek_wire_shape *shape, const ek_wire_header *h)
            h->n_rows <= (int64_t)h->n_tokens * h->n_shares;
 }
 
-ek_status ek_cluster_wire_dispatch_lay(const ek_wire_shape *shape, const ek_wire_header *header,
-                                       ek_wire_dispatch_layout *out_layout)
+ek_status ek_link_wire_dispatch_lay(const ek_wire_shape *shape, const ek_wire_header *header,
+                                    ek_wire_dispatch_layout *out_layout)
 {
     if (!counts_fit(shape, header)) return EK_EFORMAT;
     size_t at = 0;
@@ -98,8 +98,8 @@ ek_status ek_cluster_wire_dispatch_lay(const ek_wire_shape *shape, const ek_wire
     return EK_OK;
 }
 
-ek_status ek_cluster_wire_combine_lay(const ek_wire_shape *shape, const ek_wire_header *header,
-                                      ek_wire_combine_layout *out_layout)
+ek_status ek_link_wire_combine_lay(const ek_wire_shape *shape, const ek_wire_header *header,
+                                   ek_wire_combine_layout *out_layout)
 {
     if (!counts_fit(shape, header)) return EK_EFORMAT;
     size_t at = 0;
@@ -113,7 +113,7 @@ ek_status ek_cluster_wire_combine_lay(const ek_wire_shape *shape, const ek_wire_
     return EK_OK;
 }
 
-size_t ek_cluster_wire_dispatch_bytes_max(const ek_wire_shape *shape)
+size_t ek_link_wire_dispatch_bytes_max(const ek_wire_shape *shape)
 {
     size_t tokens = (size_t)shape->tokens_max;
     size_t rows = tokens * (size_t)shape->top_k;
@@ -122,7 +122,7 @@ size_t ek_cluster_wire_dispatch_bytes_max(const ek_wire_shape *shape)
            rows * (sizeof(int32_t) + sizeof(float));
 }
 
-size_t ek_cluster_wire_combine_bytes_max(const ek_wire_shape *shape)
+size_t ek_link_wire_combine_bytes_max(const ek_wire_shape *shape)
 {
     size_t rows = (size_t)shape->tokens_max * (size_t)shape->top_k;
     return rows * (size_t)shape->d_model * sizeof(float) +
@@ -162,14 +162,12 @@ static ek_status check_rows(const ek_wire_header *h, const ek_wire_dispatch *d, 
     return EK_OK;
 }
 
-ek_status ek_cluster_wire_dispatch_read(const ek_wire_shape *shape, const ek_wire_header *header,
-                                        const void *body, ek_wire_dispatch *out_dispatch,
-                                        ek_err *err)
+ek_status ek_link_wire_dispatch_read(const ek_wire_shape *shape, const ek_wire_header *header,
+                                     const void *body, ek_wire_dispatch *out_dispatch, ek_err *err)
 {
     ek_wire_dispatch_layout lay;
     const uint8_t *at = body;
-    if (header->kind != EK_WIRE_DISPATCH ||
-        ek_cluster_wire_dispatch_lay(shape, header, &lay) != EK_OK)
+    if (header->kind != EK_WIRE_DISPATCH || ek_link_wire_dispatch_lay(shape, header, &lay) != EK_OK)
         return ek_err_set(
             err, EK_EFORMAT, "no dispatch has layer %d, %d tokens, %d experts and %d rows",
             (int)header->layer, (int)header->n_tokens, (int)header->n_shares, (int)header->n_rows);
@@ -192,7 +190,7 @@ ek_status ek_cluster_wire_dispatch_read(const ek_wire_shape *shape, const ek_wir
 
 /* ---- bf16 ---- */
 
-void ek_cluster_wire_to_bf16(const float *x, int64_t n, uint16_t *out_bf16)
+void ek_link_wire_to_bf16(const float *x, int64_t n, uint16_t *out_bf16)
 {
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits;
@@ -203,7 +201,7 @@ void ek_cluster_wire_to_bf16(const float *x, int64_t n, uint16_t *out_bf16)
     }
 }
 
-void ek_cluster_wire_from_bf16(const uint16_t *x, int64_t n, float *out_f32)
+void ek_link_wire_from_bf16(const uint16_t *x, int64_t n, float *out_f32)
 {
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits = (uint32_t)x[i] << 16;

@@ -1,4 +1,4 @@
-#include "cluster/certs.h"
+#include "link/certs.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -41,8 +41,8 @@ static bool is_name(const char *text, size_t n, bool is_host)
     return true;
 }
 
-ek_status ek_cluster_certs_node_parse(const char *text, ek_certs_role role, ek_certs_node *out_node,
-                                      ek_err *err)
+ek_status ek_link_certs_node_parse(const char *text, ek_certs_role role, ek_certs_node *out_node,
+                                   ek_err *err)
 {
     ek_certs_node node = {.role = role};
     size_t n = strcspn(text, "=");
@@ -220,8 +220,8 @@ static ek_status read_authority(ek_certs_authority *a, ek_err *err)
                       a->dir);
 }
 
-ek_status ek_cluster_certs_open(const char *dir, int64_t now_s, int32_t days,
-                                ek_certs_authority **out_authority, ek_err *err)
+ek_status ek_link_certs_open(const char *dir, int64_t now_s, int32_t days,
+                             ek_certs_authority **out_authority, ek_err *err)
 {
     if (strlen(dir) >= sizeof(((ek_certs_authority *)0)->dir))
         return ek_err_set(err, EK_EIO, "%.64s...: the path is too long", dir);
@@ -237,19 +237,19 @@ ek_status ek_cluster_certs_open(const char *dir, int64_t now_s, int32_t days,
                      ? read_authority(a, err)
                      : make_authority(a, now_s, days, err);
     if (status != EK_OK) {
-        ek_cluster_certs_close(a);
+        ek_link_certs_close(a);
         return status;
     }
     *out_authority = a;
     return EK_OK;
 }
 
-int ek_cluster_certs_is_new(const ek_certs_authority *authority)
+int ek_link_certs_is_new(const ek_certs_authority *authority)
 {
     return authority->is_new;
 }
 
-void ek_cluster_certs_close(ek_certs_authority *authority)
+void ek_link_certs_close(ek_certs_authority *authority)
 {
     if (!authority) return;
     EVP_PKEY_free(authority->key);
@@ -293,8 +293,8 @@ static X509 *node_cert(const ek_certs_authority *a, const ek_certs_node *node, E
     return NULL;
 }
 
-ek_status ek_cluster_certs_issue(const ek_certs_authority *authority, const ek_certs_node *node,
-                                 int64_t from_s, int64_t to_s, int renew, ek_err *err)
+ek_status ek_link_certs_issue(const ek_certs_authority *authority, const ek_certs_node *node,
+                              int64_t from_s, int64_t to_s, int renew, ek_err *err)
 {
     char folder[PATH_BYTES - 64], path[PATH_BYTES];
     snprintf(folder, sizeof folder, "%s/%s", authority->dir, node->name);

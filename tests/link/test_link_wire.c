@@ -15,7 +15,7 @@
 
 #include "base/attr.h"
 #include "base/rng.h"
-#include "cluster/wire.h"
+#include "link/wire.h"
 
 #define D 6
 
@@ -31,13 +31,13 @@ typedef struct message {
 /* Three tokens, experts 1 and 6, four rows. */
 static message make(uint8_t form)
 {
-    message m = {.header = ek_cluster_wire_header(EK_WIRE_DISPATCH, 7)};
+    message m = {.header = ek_link_wire_header(EK_WIRE_DISPATCH, 7)};
     m.header.form = form;
     m.header.layer = 2;
     m.header.n_tokens = 3;
     m.header.n_shares = 2;
     m.header.n_rows = 4;
-    assert_int_equal(ek_cluster_wire_dispatch_lay(&shape, &m.header, &m.lay), EK_OK);
+    assert_int_equal(ek_link_wire_dispatch_lay(&shape, &m.header, &m.lay), EK_OK);
     m.header.body_bytes = (uint32_t)m.lay.bytes;
     const int32_t share_expert[] = {1, 6}, share_beg[] = {0, 3, 4}, row_token[] = {0, 1, 2, 1};
     memcpy(m.body + m.lay.share_expert, share_expert, sizeof share_expert);
@@ -49,7 +49,7 @@ static message make(uint8_t form)
 static ek_status read_it(const message *m, ek_err *err)
 {
     ek_wire_dispatch dispatch;
-    return ek_cluster_wire_dispatch_read(&shape, &m->header, m->body, &dispatch, err);
+    return ek_link_wire_dispatch_read(&shape, &m->header, m->body, &dispatch, err);
 }
 
 static void reads_what_it_lays_out(void **state EK_UNUSED)
@@ -58,15 +58,15 @@ static void reads_what_it_lays_out(void **state EK_UNUSED)
         message m = make(form);
         ek_wire_dispatch d;
         ek_err err = {0};
-        assert_int_equal(ek_cluster_wire_check(&m.header, sizeof m.body, &err), EK_OK);
-        assert_int_equal(ek_cluster_wire_dispatch_read(&shape, &m.header, m.body, &d, &err), EK_OK);
+        assert_int_equal(ek_link_wire_check(&m.header, sizeof m.body, &err), EK_OK);
+        assert_int_equal(ek_link_wire_dispatch_read(&shape, &m.header, m.body, &d, &err), EK_OK);
         assert_int_equal(d.share_expert[1], 6);
         assert_int_equal(d.row_token[3], 1);
         assert_int_equal(d.weight != NULL, (form & EK_WIRE_FORM_SUMMED) != 0);
-        assert_true(m.lay.bytes <= ek_cluster_wire_dispatch_bytes_max(&shape));
+        assert_true(m.lay.bytes <= ek_link_wire_dispatch_bytes_max(&shape));
         ek_wire_combine_layout answer;
-        assert_int_equal(ek_cluster_wire_combine_lay(&shape, &m.header, &answer), EK_OK);
-        assert_true(answer.bytes <= ek_cluster_wire_combine_bytes_max(&shape));
+        assert_int_equal(ek_link_wire_combine_lay(&shape, &m.header, &answer), EK_OK);
+        assert_true(answer.bytes <= ek_link_wire_combine_bytes_max(&shape));
         size_t number = form & EK_WIRE_FORM_BF16 ? 2 : 4;
         size_t n = form & EK_WIRE_FORM_SUMMED ? 3 : 4;
         assert_int_equal(answer.busy_us, n * D * number);
@@ -79,25 +79,25 @@ static void refuses_headers(void **state EK_UNUSED)
     ek_err err = {0};
     ek_wire_header h = good;
     h.magic++;
-    assert_int_equal(ek_cluster_wire_check(&h, 1024, &err), EK_EFORMAT);
+    assert_int_equal(ek_link_wire_check(&h, 1024, &err), EK_EFORMAT);
     h = good;
     h.version = 2;
     h.kind = 99; /* of another version nothing else is known */
-    assert_int_equal(ek_cluster_wire_check(&h, 1024, &err), EK_EUNSUPPORTED);
+    assert_int_equal(ek_link_wire_check(&h, 1024, &err), EK_EUNSUPPORTED);
     assert_non_null(strstr(err.text, "version 2"));
     h = good;
     h.kind = 0;
-    assert_int_equal(ek_cluster_wire_check(&h, 1024, &err), EK_EFORMAT);
+    assert_int_equal(ek_link_wire_check(&h, 1024, &err), EK_EFORMAT);
     h.kind = EK_WIRE_KIND_END;
-    assert_int_equal(ek_cluster_wire_check(&h, 1024, &err), EK_EFORMAT);
+    assert_int_equal(ek_link_wire_check(&h, 1024, &err), EK_EFORMAT);
     h = good;
     h.form = 4;
-    assert_int_equal(ek_cluster_wire_check(&h, 1024, &err), EK_EFORMAT);
+    assert_int_equal(ek_link_wire_check(&h, 1024, &err), EK_EFORMAT);
     h = good;
     h.body_bytes = 1025;
-    assert_int_equal(ek_cluster_wire_check(&h, 1024, &err), EK_EFORMAT);
+    assert_int_equal(ek_link_wire_check(&h, 1024, &err), EK_EFORMAT);
     h.body_bytes = UINT32_MAX;
-    assert_int_equal(ek_cluster_wire_check(&h, EK_WIRE_BODY_BYTES_MAX, &err), EK_EFORMAT);
+    assert_int_equal(ek_link_wire_check(&h, EK_WIRE_BODY_BYTES_MAX, &err), EK_EFORMAT);
 }
 
 static void refuses_counts(void **state EK_UNUSED)
@@ -160,19 +160,19 @@ static void refuses_shapes(void **state EK_UNUSED)
             ek_wire_shape s = shape;
             int32_t *field[] = {&s.n_layers, &s.n_experts, &s.d_model, &s.top_k, &s.tokens_max};
             *field[i] = values[k];
-            assert_int_equal(ek_cluster_wire_shape_check(&s, NULL), EK_EFORMAT);
+            assert_int_equal(ek_link_wire_shape_check(&s, NULL), EK_EFORMAT);
         }
     }
-    assert_int_equal(ek_cluster_wire_shape_check(&shape, NULL), EK_OK);
+    assert_int_equal(ek_link_wire_shape_check(&shape, NULL), EK_OK);
     /* A body beyond what a message may have. */
     const ek_wire_shape large = {
         .n_layers = 1, .n_experts = 64, .d_model = 1 << 20, .top_k = 8, .tokens_max = 65536};
-    ek_wire_header h = ek_cluster_wire_header(EK_WIRE_DISPATCH, 1);
+    ek_wire_header h = ek_link_wire_header(EK_WIRE_DISPATCH, 1);
     ek_wire_combine_layout answer;
     h.n_tokens = 65536;
     h.n_shares = 64;
     h.n_rows = 65536;
-    assert_int_equal(ek_cluster_wire_combine_lay(&large, &h, &answer), EK_EFORMAT);
+    assert_int_equal(ek_link_wire_combine_lay(&large, &h, &answer), EK_EFORMAT);
 }
 
 static void rounds_to_nearest_even(void **state EK_UNUSED)
@@ -180,13 +180,13 @@ static void rounds_to_nearest_even(void **state EK_UNUSED)
     const float exact[] = {0.0f, -0.0f, 1.0f, -2.5f, INFINITY, -INFINITY, 0x1p-126f};
     uint16_t half[8];
     float back[8];
-    ek_cluster_wire_to_bf16(exact, EK_COUNT_OF(exact), half);
-    ek_cluster_wire_from_bf16(half, EK_COUNT_OF(exact), back);
+    ek_link_wire_to_bf16(exact, EK_COUNT_OF(exact), half);
+    ek_link_wire_from_bf16(half, EK_COUNT_OF(exact), back);
     assert_memory_equal(exact, back, sizeof exact);
     /* Half way between two: to the even one; beyond: away. */
     const float between[] = {0x1.01p0f, 0x1.03p0f, 0x1.010002p0f, NAN};
-    ek_cluster_wire_to_bf16(between, 4, half);
-    ek_cluster_wire_from_bf16(half, 4, back);
+    ek_link_wire_to_bf16(between, 4, half);
+    ek_link_wire_from_bf16(half, 4, back);
     assert_true(back[0] == 0x1.00p0f);
     assert_true(back[1] == 0x1.04p0f);
     assert_true(back[2] == 0x1.02p0f);
@@ -195,8 +195,8 @@ static void rounds_to_nearest_even(void **state EK_UNUSED)
     ek_rng_init(&rng, 3);
     for (int i = 0; i < 10000; i++) {
         float x = (float)(ek_rng_unit(&rng) - 0.5) * 100, y;
-        ek_cluster_wire_to_bf16(&x, 1, half);
-        ek_cluster_wire_from_bf16(half, 1, &y);
+        ek_link_wire_to_bf16(&x, 1, half);
+        ek_link_wire_from_bf16(half, 1, &y);
         assert_true(fabsf(x - y) <= fabsf(x) * 0x1p-8f);
     }
 }

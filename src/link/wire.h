@@ -7,8 +7,8 @@
  * one of them is used. Numbers are little-endian, as every supported processor has them in memory,
  * so that a message is filled in and read in place. Pure.
  */
-#ifndef EK_CLUSTER_WIRE_H
-#define EK_CLUSTER_WIRE_H
+#ifndef EK_LINK_WIRE_H
+#define EK_LINK_WIRE_H
 
 #include <assert.h>
 #include <stdbool.h>
@@ -115,18 +115,18 @@ typedef struct ek_wire_shape {
 } ek_wire_shape;
 
 /** A header of this version with everything else 0. */
-ek_wire_header ek_cluster_wire_header(ek_wire_kind kind, uint32_t epoch);
+ek_wire_header ek_link_wire_header(ek_wire_kind kind, uint32_t epoch);
 
 /**
  * Is this the beginning of a message that a receiver with so much room can take?
  * @return EK_OK; EK_EUNSUPPORTED another version (kind and sizes mean nothing then); EK_EFORMAT,
  *         the text says what is wrong
  */
-EK_MUST ek_status ek_cluster_wire_check(const ek_wire_header *header, size_t body_bytes_max,
-                                        ek_err *err);
+EK_MUST ek_status ek_link_wire_check(const ek_wire_header *header, size_t body_bytes_max,
+                                     ek_err *err);
 
 /** Could a model have this shape? @return EK_OK; EK_EFORMAT */
-EK_MUST ek_status ek_cluster_wire_shape_check(const ek_wire_shape *shape, ek_err *err);
+EK_MUST ek_status ek_link_wire_shape_check(const ek_wire_shape *shape, ek_err *err);
 
 /** Where the parts of a dispatch's body begin, from its start; all multiples of 4. */
 typedef struct ek_wire_dispatch_layout {
@@ -150,17 +150,16 @@ typedef struct ek_wire_combine_layout {
  * @return EK_OK; EK_EFORMAT counts that no dispatch of this shape can have, or a body beyond
  *         EK_WIRE_BODY_BYTES_MAX
  */
-EK_MUST ek_status ek_cluster_wire_dispatch_lay(const ek_wire_shape *shape,
-                                               const ek_wire_header *header,
-                                               ek_wire_dispatch_layout *out_layout);
+EK_MUST ek_status ek_link_wire_dispatch_lay(const ek_wire_shape *shape,
+                                            const ek_wire_header *header,
+                                            ek_wire_dispatch_layout *out_layout);
 /** @return as above */
-EK_MUST ek_status ek_cluster_wire_combine_lay(const ek_wire_shape *shape,
-                                              const ek_wire_header *header,
-                                              ek_wire_combine_layout *out_layout);
+EK_MUST ek_status ek_link_wire_combine_lay(const ek_wire_shape *shape, const ek_wire_header *header,
+                                           ek_wire_combine_layout *out_layout);
 
 /** The longest bodies that dispatches of this shape, and their answers, can have. */
-size_t ek_cluster_wire_dispatch_bytes_max(const ek_wire_shape *shape);
-size_t ek_cluster_wire_combine_bytes_max(const ek_wire_shape *shape);
+size_t ek_link_wire_dispatch_bytes_max(const ek_wire_shape *shape);
+size_t ek_link_wire_combine_bytes_max(const ek_wire_shape *shape);
 
 /** A dispatch in a received body, whose lists have been checked. Pointers are into the body. */
 typedef struct ek_wire_dispatch {
@@ -177,12 +176,12 @@ typedef struct ek_wire_dispatch {
  * @param body 4-byte aligned, header->body_bytes long
  * @return EK_OK; EK_EFORMAT, the text says what is wrong
  */
-EK_MUST ek_status ek_cluster_wire_dispatch_read(const ek_wire_shape *shape,
-                                                const ek_wire_header *header, const void *body,
-                                                ek_wire_dispatch *out_dispatch, ek_err *err);
+EK_MUST ek_status ek_link_wire_dispatch_read(const ek_wire_shape *shape,
+                                             const ek_wire_header *header, const void *body,
+                                             ek_wire_dispatch *out_dispatch, ek_err *err);
 
 /** n numbers to bf16, rounded to nearest even (a NaN stays one), and back. */
-void ek_cluster_wire_to_bf16(const float *x, int64_t n, uint16_t *out_bf16);
-void ek_cluster_wire_from_bf16(const uint16_t *x, int64_t n, float *out_f32);
+void ek_link_wire_to_bf16(const float *x, int64_t n, uint16_t *out_bf16);
+void ek_link_wire_from_bf16(const uint16_t *x, int64_t n, float *out_f32);
 
 #endif

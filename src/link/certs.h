@@ -10,8 +10,8 @@
  * calling and a worker's for being called, at the names and addresses it was made out to, so that
  * neither can stand in for the other.
  */
-#ifndef EK_CLUSTER_CERTS_H
-#define EK_CLUSTER_CERTS_H
+#ifndef EK_LINK_CERTS_H
+#define EK_LINK_CERTS_H
 
 #include <stdint.h>
 
@@ -36,8 +36,8 @@ typedef struct ek_certs_node {
  * Read "NAME" or "NAME=HOST,HOST": letters, digits, '.', '-' and '_'; hosts are names or addresses.
  * @return EK_OK; EK_EINVAL, the text says what is wrong
  */
-EK_MUST ek_status ek_cluster_certs_node_parse(const char *text, ek_certs_role role,
-                                              ek_certs_node *out_node, ek_err *err);
+EK_MUST ek_status ek_link_certs_node_parse(const char *text, ek_certs_role role,
+                                           ek_certs_node *out_node, ek_err *err);
 
 /** An authority that can give certificates. */
 typedef struct ek_certs_authority ek_certs_authority;
@@ -47,10 +47,10 @@ typedef struct ek_certs_authority ek_certs_authority;
  * @param now_s, days of a new one: seconds since 1970, and how long it is valid
  * @return EK_OK; EK_EFORMAT one half is there or does not fit; EK_EACCESS; EK_EIO; EK_EINTERNAL
  */
-EK_MUST ek_status ek_cluster_certs_open(const char *dir, int64_t now_s, int32_t days,
-                                        ek_certs_authority **out_authority, ek_err *err);
+EK_MUST ek_status ek_link_certs_open(const char *dir, int64_t now_s, int32_t days,
+                                     ek_certs_authority **out_authority, ek_err *err);
 /** Was it made just now? */
-int ek_cluster_certs_is_new(const ek_certs_authority *authority);
+int ek_link_certs_is_new(const ek_certs_authority *authority);
 
 /**
  * Give a node its folder: key, certificate, and the authority's certificate.
@@ -58,11 +58,11 @@ int ek_cluster_certs_is_new(const ek_certs_authority *authority);
  * @param renew         replace what is there; else that is EK_EEXIST
  * @return EK_OK; EK_EEXIST; EK_EACCESS; EK_EIO; EK_EINTERNAL
  */
-EK_MUST ek_status ek_cluster_certs_issue(const ek_certs_authority *authority,
-                                         const ek_certs_node *node, int64_t from_s, int64_t to_s,
-                                         int renew, ek_err *err);
+EK_MUST ek_status ek_link_certs_issue(const ek_certs_authority *authority,
+                                      const ek_certs_node *node, int64_t from_s, int64_t to_s,
+                                      int renew, ek_err *err);
 
 /** Accepts NULL. */
-void ek_cluster_certs_close(ek_certs_authority *authority);
+void ek_link_certs_close(ek_certs_authority *authority);
 
 #endif

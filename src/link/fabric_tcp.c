@@ -1,4 +1,4 @@
-#include "cluster/fabric_tcp.h"
+#include "link/fabric_tcp.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
-#include "cluster/net.h"
+#include "link/net.h"
 #include "sys/clock.h"
 #include "sys/mem.h"
 
@@ -198,7 +198,7 @@ static ek_status link_header(ek_link *base, ek_wire_header *out_header)
     }
     base->bytes_received += sizeof link->in;
     ek_err err = {0};
-    ek_status status = ek_cluster_wire_check(&link->in, EK_WIRE_BODY_BYTES_MAX, &err);
+    ek_status status = ek_link_wire_check(&link->in, EK_WIRE_BODY_BYTES_MAX, &err);
     if (status != EK_OK) return break_link(link, status, err.text);
     link->in_body = true;
     link->in_done = 0;
@@ -250,7 +250,7 @@ static void linger(const tcp_link *link)
     uint8_t scrap[SCRAP_BYTES];
     int64_t until_us = ek_sys_now_us() + LINGER_US;
     shutdown(link->fd, SHUT_WR);
-    while (ek_cluster_net_wait(link->fd, false, until_us) &&
+    while (ek_link_net_wait(link->fd, false, until_us) &&
            recv(link->fd, scrap, sizeof scrap, 0) > 0 && ek_sys_now_us() < until_us)
         continue;
 }
@@ -301,7 +301,7 @@ static ek_status link_handshake(ek_link *base, int64_t deadline_us, ek_err *err)
             base->lingers = link->is_server;
             return ek_err_set(err, EK_EPEER, "%s", why);
         }
-        if (!ek_cluster_net_wait(link->fd, error == SSL_ERROR_WANT_WRITE, deadline_us)) {
+        if (!ek_link_net_wait(link->fd, error == SSL_ERROR_WANT_WRITE, deadline_us)) {
             break_link(link, EK_ETIMEOUT, "no handshake in time");
             return ek_err_set(err, EK_ETIMEOUT, "no TLS handshake in time");
         }
@@ -358,7 +358,7 @@ static ek_status fabric_listen(ek_fabric *base, const char *address, ek_listener
     ek_listener *listener = ek_sys_calloc(1, sizeof *listener);
     if (!listener) return ek_err_set(err, EK_ENOMEM, "no memory to listen");
     listener->fabric = (const tcp_fabric *)base;
-    ek_status status = ek_cluster_net_listen(address, &listener->fd, &listener->port, err);
+    ek_status status = ek_link_net_listen(address, &listener->fd, &listener->port, err);
     if (status != EK_OK) {
         ek_sys_free(listener);
         return status;
@@ -372,7 +372,7 @@ static ek_status fabric_accept(ek_listener *listener, int64_t timeout_us, ek_lin
     int fd;
     char peer[EK_FABRIC_PEER_TEXT_MAX / 2];
     tcp_link *link;
-    ek_status status = ek_cluster_net_accept(listener->fd, timeout_us, &fd, peer, sizeof peer);
+    ek_status status = ek_link_net_accept(listener->fd, timeout_us, &fd, peer, sizeof peer);
     if (status == EK_OK) status = link_new(listener->fabric, fd, true, peer, &link);
     if (status == EK_OK) *out_link = &link->base;
     return status == EK_ENOMEM ? EK_EFULL : status;
@@ -407,8 +407,8 @@ static ek_status fabric_connect(ek_fabric *base, const char *address, int64_t de
     uint16_t port;
     int fd;
     tcp_link *link;
-    ek_status status = ek_cluster_net_split(address, host, &port, err);
-    if (status == EK_OK) status = ek_cluster_net_connect(address, deadline_us, &fd, err);
+    ek_status status = ek_link_net_split(address, host, &port, err);
+    if (status == EK_OK) status = ek_link_net_connect(address, deadline_us, &fd, err);
     if (status != EK_OK) return status;
     if (link_new(fabric, fd, false, address, &link) != EK_OK)
         return ek_err_set(err, EK_ENOMEM, "no memory for a connection to %s", address);
@@ -449,7 +449,7 @@ static ek_status fabric_new(const ek_fabric_ops *ops, tcp_fabric **out_fabric, e
     return EK_OK;
 }
 
-ek_status ek_cluster_fabric_tcp(ek_fabric **out_fabric, ek_err *err)
+ek_status ek_link_fabric_tcp(ek_fabric **out_fabric, ek_err *err)
 {
     tcp_fabric *fabric = NULL;
     ek_status status = fabric_new(&tcp_ops, &fabric, err);
@@ -483,7 +483,7 @@ static ek_status load_files(SSL_CTX *tls, const char *certs, ek_err *err)
     return EK_OK;
 }
 
-ek_status ek_cluster_fabric_tls(const char *certs, ek_fabric **out_fabric, ek_err *err)
+ek_status ek_link_fabric_tls(const char *certs, ek_fabric **out_fabric, ek_err *err)
 {
     tcp_fabric *fabric = NULL;
     ek_status status = fabric_new(&tls_ops, &fabric, err);

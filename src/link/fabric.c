@@ -1,4 +1,4 @@
-#include "cluster/fabric.h"
+#include "link/fabric.h"
 
 #include <poll.h>
 
@@ -16,7 +16,7 @@ static int poll_ms(int64_t timeout_us)
     return ms > 60000 ? 60000 : (int)ms;
 }
 
-bool ek_cluster_link_wait(ek_link *const *links, int32_t n, int64_t timeout_us)
+bool ek_link_wait(ek_link *const *links, int32_t n, int64_t timeout_us)
 {
     struct pollfd fds[LINKS_MAX];
     nfds_t n_fds = 0;
@@ -37,12 +37,12 @@ static bool wait_one(ek_link *link, int64_t deadline_us)
 {
     int64_t left_us = deadline_us - ek_sys_now_us();
     if (left_us <= 0) return false;
-    ek_cluster_link_wait(&link, 1, left_us < ONE_SLICE_US ? left_us : ONE_SLICE_US);
+    ek_link_wait(&link, 1, left_us < ONE_SLICE_US ? left_us : ONE_SLICE_US);
     return true;
 }
 
-ek_status ek_cluster_link_send(ek_link *link, const ek_wire_header *header, ek_span body,
-                               int64_t deadline_us)
+ek_status ek_link_send(ek_link *link, const ek_wire_header *header, ek_span body,
+                       int64_t deadline_us)
 {
     ek_status status = link->ops->send(link, header, &body, body.len ? 1 : 0);
     while (status == EK_AGAIN) {
@@ -52,8 +52,8 @@ ek_status ek_cluster_link_send(ek_link *link, const ek_wire_header *header, ek_s
     return status;
 }
 
-ek_status ek_cluster_link_receive(ek_link *link, ek_wire_header *out_header, void *out_body,
-                                  size_t room, int64_t deadline_us)
+ek_status ek_link_receive(ek_link *link, ek_wire_header *out_header, void *out_body, size_t room,
+                          int64_t deadline_us)
 {
     ek_status status;
     while ((status = link->ops->header(link, out_header)) == EK_AGAIN)

@@ -1,9 +1,9 @@
-#include "cluster/fabric_ucx.h"
+#include "link/fabric_ucx.h"
 
-#ifndef EK_CLUSTER_UCX
+#ifndef EK_LINK_UCX
 
 /* A build without UCX's headers says so. */
-ek_status ek_cluster_fabric_ucx(ek_fabric **out_fabric EK_UNUSED, ek_err *err)
+ek_status ek_link_fabric_ucx(ek_fabric **out_fabric EK_UNUSED, ek_err *err)
 {
     return ek_err_set(err, EK_EUNSUPPORTED,
                       "this build has no fabric ucx; build it where libucx-dev is installed");
@@ -197,7 +197,7 @@ static ek_status link_header(ek_link *base, ek_wire_header *out_header)
     if (link->n_queued == 0) return status == EK_OK ? EK_AGAIN : status;
     /* What came before the peer went is still worth its while. */
     const arrival *a = &link->queue[link->first];
-    status = ek_cluster_wire_check(&a->header, EK_WIRE_BODY_BYTES_MAX, &err);
+    status = ek_link_wire_check(&a->header, EK_WIRE_BODY_BYTES_MAX, &err);
     if (status != EK_OK) return break_link(link, status, err.text);
     if (a->header.body_bytes != a->data_bytes + a->tail_bytes)
         return break_link(link, EK_EFORMAT, "a body is not as long as its header says");
@@ -432,7 +432,7 @@ static ek_status begin(ucx_fabric *f, ek_err *err)
     return ek_err_set(err, EK_EUNSUPPORTED, "UCX cannot begin (status %d)", (int)status);
 }
 
-ek_status ek_cluster_fabric_ucx(ek_fabric **out_fabric, ek_err *err)
+ek_status ek_link_fabric_ucx(ek_fabric **out_fabric, ek_err *err)
 {
     ucx_fabric *f = ek_sys_calloc(1, sizeof *f);
     if (!f) return ek_err_set(err, EK_ENOMEM, "no memory for the fabric");

@@ -1,4 +1,4 @@
-#include "cluster/net.h"
+#include "link/net.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,8 +26,8 @@ typedef union any_address {
     struct sockaddr_in6 v6;
 } any_address;
 
-ek_status ek_cluster_net_split(const char *address, char out_host[EK_NET_HOST_MAX],
-                               uint16_t *out_port, ek_err *err)
+ek_status ek_link_net_split(const char *address, char out_host[EK_NET_HOST_MAX], uint16_t *out_port,
+                            ek_err *err)
 {
     const char *colon = strrchr(address, ':');
     size_t n_host = colon ? (size_t)(colon - address) : 0;
@@ -50,7 +50,7 @@ ek_status ek_cluster_net_split(const char *address, char out_host[EK_NET_HOST_MA
     return EK_OK;
 }
 
-bool ek_cluster_net_is_loopback(const char *host)
+bool ek_link_net_is_loopback(const char *host)
 {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||
            strcmp(host, "localhost") == 0;
@@ -103,12 +103,12 @@ static uint16_t port_of(int fd)
     return ntohs(any.any.sa_family == AF_INET6 ? any.v6.sin6_port : any.v4.sin_port);
 }
 
-ek_status ek_cluster_net_listen(const char *address, int *out_fd, uint16_t *out_port, ek_err *err)
+ek_status ek_link_net_listen(const char *address, int *out_fd, uint16_t *out_port, ek_err *err)
 {
     char host[EK_NET_HOST_MAX];
     uint16_t port;
     struct addrinfo *list;
-    ek_status status = ek_cluster_net_split(address, host, &port, err);
+    ek_status status = ek_link_net_split(address, host, &port, err);
     if (status == EK_OK) status = resolve(host, port, true, &list, err);
     if (status != EK_OK)
         return status == EK_EPEER ? ek_err_set(err, EK_EINVAL,
@@ -140,12 +140,12 @@ static void print_peer(const any_address *any, char *out_peer, size_t bytes)
              (unsigned)ntohs(is_v6 ? any->v6.sin6_port : any->v4.sin_port));
 }
 
-ek_status ek_cluster_net_accept(int listener, int64_t timeout_us, int *out_fd, char *out_peer,
-                                size_t bytes)
+ek_status ek_link_net_accept(int listener, int64_t timeout_us, int *out_fd, char *out_peer,
+                             size_t bytes)
 {
     any_address any = {0};
     socklen_t len = sizeof any;
-    if (!ek_cluster_net_wait(listener, false, ek_sys_now_us() + timeout_us)) return EK_ETIMEOUT;
+    if (!ek_link_net_wait(listener, false, ek_sys_now_us() + timeout_us)) return EK_ETIMEOUT;
     int fd = accept(listener, &any.any, &len);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
@@ -164,7 +164,7 @@ ek_status ek_cluster_net_accept(int listener, int64_t timeout_us, int *out_fd, c
 
 /* ---- connecting ---- */
 
-bool ek_cluster_net_wait(int fd, bool for_write, int64_t deadline_us)
+bool ek_link_net_wait(int fd, bool for_write, int64_t deadline_us)
 {
     for (;;) {
         int64_t left_us = deadline_us - ek_sys_now_us();
@@ -187,7 +187,7 @@ static int connect_one(const struct addrinfo *to, int64_t deadline_us, int *out_
     } else if (connect(fd, to->ai_addr, to->ai_addrlen) != 0) {
         if (errno != EINPROGRESS)
             error = errno;
-        else if (!ek_cluster_net_wait(fd, true, deadline_us))
+        else if (!ek_link_net_wait(fd, true, deadline_us))
             error = ETIMEDOUT;
         else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
             error = errno;
@@ -200,13 +200,13 @@ static int connect_one(const struct addrinfo *to, int64_t deadline_us, int *out_
     return fd;
 }
 
-ek_status ek_cluster_net_connect(const char *address, int64_t deadline_us, int *out_fd, ek_err *err)
+ek_status ek_link_net_connect(const char *address, int64_t deadline_us, int *out_fd, ek_err *err)
 {
     char host[EK_NET_HOST_MAX];
     uint16_t port;
     struct addrinfo *list;
     int error = ENOENT, fd = -1;
-    ek_status status = ek_cluster_net_split(address, host, &port, err);
+    ek_status status = ek_link_net_split(address, host, &port, err);
     if (status == EK_OK) status = resolve(host, port, false, &list, err);
     if (status != EK_OK) return status;
     for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next)

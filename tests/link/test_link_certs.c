@@ -19,7 +19,7 @@
 #include <openssl/x509v3.h>
 
 #include "base/attr.h"
-#include "cluster/certs.h"
+#include "link/certs.h"
 
 #define NOW_S INT64_C(1800000000)
 #define DAY_S INT64_C(86400)
@@ -64,7 +64,7 @@ static ek_certs_node node_of(const char *text, ek_certs_role role)
 {
     ek_certs_node node;
     ek_err err = {0};
-    if (ek_cluster_certs_node_parse(text, role, &node, &err) != EK_OK) fail_msg("%s", err.text);
+    if (ek_link_certs_node_parse(text, role, &node, &err) != EK_OK) fail_msg("%s", err.text);
     return node;
 }
 
@@ -72,7 +72,7 @@ static ek_certs_authority *open_authority(void)
 {
     ek_certs_authority *a = NULL;
     ek_err err = {0};
-    if (ek_cluster_certs_open(dir, NOW_S, 100, &a, &err) != EK_OK) fail_msg("%s", err.text);
+    if (ek_link_certs_open(dir, NOW_S, 100, &a, &err) != EK_OK) fail_msg("%s", err.text);
     return a;
 }
 
@@ -87,12 +87,12 @@ static void makes_what_tls_needs(void **state EK_UNUSED)
 {
     ek_err err = {0};
     ek_certs_authority *a = open_authority();
-    assert_true(ek_cluster_certs_is_new(a));
+    assert_true(ek_link_certs_is_new(a));
     const ek_certs_node worker = node_of("w0=worker-0.lan,10.0.0.5,fd00::5", EK_CERTS_WORKER);
     const ek_certs_node front = node_of("front", EK_CERTS_FRONT);
-    assert_int_equal(ek_cluster_certs_issue(a, &worker, NOW_S, NOW_S + DAY_S, 0, &err), EK_OK);
-    assert_int_equal(ek_cluster_certs_issue(a, &front, NOW_S, NOW_S + DAY_S, 0, &err), EK_OK);
-    ek_cluster_certs_close(a);
+    assert_int_equal(ek_link_certs_issue(a, &worker, NOW_S, NOW_S + DAY_S, 0, &err), EK_OK);
+    assert_int_equal(ek_link_certs_issue(a, &front, NOW_S, NOW_S + DAY_S, 0, &err), EK_OK);
+    ek_link_certs_close(a);
 
     assert_int_equal(mode_of("ca.key"), 0600);
     assert_int_equal(mode_of("w0/node.key"), 0600);
@@ -126,18 +126,18 @@ static void keeps_what_is_there(void **state EK_UNUSED)
 {
     ek_err err = {0};
     ek_certs_authority *a = open_authority();
-    assert_false(ek_cluster_certs_is_new(a)); /* of the test before */
+    assert_false(ek_link_certs_is_new(a)); /* of the test before */
     const ek_certs_node worker = node_of("w0", EK_CERTS_WORKER);
     X509 *before = read_cert("w0/node.pem");
-    assert_int_equal(ek_cluster_certs_issue(a, &worker, NOW_S, NOW_S + 1, 0, &err), EK_EEXIST);
+    assert_int_equal(ek_link_certs_issue(a, &worker, NOW_S, NOW_S + 1, 0, &err), EK_EEXIST);
     assert_non_null(strstr(err.text, "--renew"));
     X509 *same = read_cert("w0/node.pem");
     assert_int_equal(X509_cmp(before, same), 0);
-    assert_int_equal(ek_cluster_certs_issue(a, &worker, NOW_S, NOW_S + 1, 1, &err), EK_OK);
+    assert_int_equal(ek_link_certs_issue(a, &worker, NOW_S, NOW_S + 1, 1, &err), EK_OK);
     X509 *after = read_cert("w0/node.pem"), *ca = read_cert("ca.pem");
     assert_int_not_equal(X509_cmp(before, after), 0);
     assert_int_equal(X509_verify(after, X509_get0_pubkey(ca)), 1); /* by the same authority */
-    ek_cluster_certs_close(a);
+    ek_link_certs_close(a);
     X509_free(before);
     X509_free(same);
     X509_free(after);
@@ -149,9 +149,9 @@ static void does_not_go_on_with_half_an_authority(void **state EK_UNUSED)
     ek_err err = {0};
     ek_certs_authority *a = NULL;
     assert_int_equal(remove(in_dir("ca.key")), 0);
-    assert_int_equal(ek_cluster_certs_open(dir, NOW_S, 100, &a, &err), EK_EFORMAT);
+    assert_int_equal(ek_link_certs_open(dir, NOW_S, 100, &a, &err), EK_EFORMAT);
     assert_non_null(strstr(err.text, "not both there"));
-    assert_int_equal(ek_cluster_certs_open("/proc/nowhere", NOW_S, 100, &a, &err), EK_EIO);
+    assert_int_equal(ek_link_certs_open("/proc/nowhere", NOW_S, 100, &a, &err), EK_EIO);
 }
 
 static void refuses_names(void **state EK_UNUSED)
@@ -161,7 +161,7 @@ static void refuses_names(void **state EK_UNUSED)
     ek_certs_node node;
     for (size_t i = 0; i < EK_COUNT_OF(wrong); i++) {
         ek_err err = {0};
-        if (ek_cluster_certs_node_parse(wrong[i], EK_CERTS_WORKER, &node, &err) != EK_EINVAL)
+        if (ek_link_certs_node_parse(wrong[i], EK_CERTS_WORKER, &node, &err) != EK_EINVAL)
             fail_msg("\"%s\" was taken", wrong[i]);
         assert_true(err.text[0] != '\0');
     }

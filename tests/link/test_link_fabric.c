@@ -20,10 +20,10 @@
 #include <cmocka.h>
 
 #include "base/attr.h"
-#include "cluster/certs.h"
-#include "cluster/fabric_tcp.h"
-#include "cluster/fabric_ucx.h"
-#include "cluster/net.h"
+#include "link/certs.h"
+#include "link/fabric_tcp.h"
+#include "link/fabric_ucx.h"
+#include "link/net.h"
 #include "sys/clock.h"
 
 #define SECOND  INT64_C(1000000)
@@ -52,11 +52,11 @@ static void issue(const char *authority, const char *name, ek_certs_role role, c
     ek_err err = {0};
     snprintf(path, sizeof path, "%s/%s", dir, authority);
     snprintf(text, sizeof text, "%s=%s", name, host);
-    if (ek_cluster_certs_open(path, ek_sys_wall_s(), 10, &a, &err) != EK_OK ||
-        ek_cluster_certs_node_parse(text, role, &node, &err) != EK_OK ||
-        ek_cluster_certs_issue(a, &node, from_s, to_s, 0, &err) != EK_OK)
+    if (ek_link_certs_open(path, ek_sys_wall_s(), 10, &a, &err) != EK_OK ||
+        ek_link_certs_node_parse(text, role, &node, &err) != EK_OK ||
+        ek_link_certs_issue(a, &node, from_s, to_s, 0, &err) != EK_OK)
         fail_msg("%s", err.text);
-    ek_cluster_certs_close(a);
+    ek_link_certs_close(a);
 }
 
 static int make_certs(void **state EK_UNUSED)
@@ -104,8 +104,8 @@ static ek_fabric *open_fabric(const char *certs)
 {
     ek_fabric *fabric = NULL;
     ek_err err = {0};
-    ek_status status = certs ? ek_cluster_fabric_tls(certs_of(certs), &fabric, &err)
-                             : ek_cluster_fabric_tcp(&fabric, &err);
+    ek_status status = certs ? ek_link_fabric_tls(certs_of(certs), &fabric, &err)
+                             : ek_link_fabric_tcp(&fabric, &err);
     if (status != EK_OK) fail_msg("%s", err.text);
     return fabric;
 }
@@ -122,14 +122,13 @@ static void *echo(void *ctx)
     while (p->status == EK_OK) {
         ek_wire_header header;
         int64_t until_us = ek_sys_now_us() + 5 * SECOND;
-        p->status = ek_cluster_link_receive(link, &header, body, BODY, until_us);
+        p->status = ek_link_receive(link, &header, body, BODY, until_us);
         if (p->status == EK_OK)
-            p->status =
-                ek_cluster_link_send(link, &header, (ek_span){body, header.body_bytes}, until_us);
+            p->status = ek_link_send(link, &header, (ek_span){body, header.body_bytes}, until_us);
         p->turns += p->status == EK_OK;
         if (p->status != EK_OK && !p->err.text[0]) p->err = link->broken;
     }
-    ek_cluster_link_close(link);
+    ek_link_close(link);
     free(body);
     return NULL;
 }
@@ -147,7 +146,7 @@ static void finish(peer *p)
 {
     pthread_join(p->thread, NULL);
     p->fabric->ops->unlisten(p->listener);
-    ek_cluster_fabric_destroy(p->fabric);
+    ek_link_fabric_destroy(p->fabric);
 }
 
 static ek_status call(const peer *p, ek_fabric *fabric, ek_link **out_link, ek_err *err)
@@ -170,23 +169,23 @@ static void carry(const char *server, const char *client)
     if (call(&p, fabric, &link, &err) != EK_OK) fail_msg("%s", err.text);
     for (int turn = 0; turn < N_TURNS; turn++) {
         size_t n = turn == 0 ? 0 : (size_t)(BODY >> (turn % 7));
-        ek_wire_header header = ek_cluster_wire_header(EK_WIRE_DISPATCH, 3), back;
+        ek_wire_header header = ek_link_wire_header(EK_WIRE_DISPATCH, 3), back;
         header.seq = (uint64_t)turn;
         header.body_bytes = (uint32_t)n;
         for (size_t i = 0; i < n; i++)
             out[i] = (uint8_t)(i * 31 + (size_t)turn);
         int64_t until_us = ek_sys_now_us() + 5 * SECOND;
-        assert_int_equal(ek_cluster_link_send(link, &header, (ek_span){out, n}, until_us), EK_OK);
-        assert_int_equal(ek_cluster_link_receive(link, &back, in, BODY, until_us), EK_OK);
+        assert_int_equal(ek_link_send(link, &header, (ek_span){out, n}, until_us), EK_OK);
+        assert_int_equal(ek_link_receive(link, &back, in, BODY, until_us), EK_OK);
         assert_memory_equal(&header, &back, sizeof header);
         assert_memory_equal(out, in, n);
     }
     assert_true(link->bytes_sent > BODY && link->bytes_sent == link->bytes_received);
-    ek_cluster_link_close(link);
+    ek_link_close(link);
     finish(&p);
     assert_int_equal(p.turns, N_TURNS);
     assert_int_equal(p.status, EK_EPEER); /* it saw that we went */
-    ek_cluster_fabric_destroy(fabric);
+    ek_link_fabric_destroy(fabric);
     free(out);
     free(in);
 }
@@ -210,7 +209,7 @@ static void carries_over_ucx(void **state EK_UNUSED)
     size_t bytes[2];
     ek_err err = {0};
     setenv("UCX_NET_DEVICES", "lo", 0);
-    if (ek_cluster_fabric_ucx(&fabric, &err) != EK_OK) {
+    if (ek_link_fabric_ucx(&fabric, &err) != EK_OK) {
         print_message("skipped: %s\n", err.text);
         free(out);
         free(in);
@@ -226,7 +225,7 @@ static void carries_over_ucx(void **state EK_UNUSED)
     for (size_t s = 0; s < EK_COUNT_OF(sizes); s++) {
         /* Two parts: the second one goes with the header. */
         size_t n = sizes[s], n_tail = n > 4000 ? 4000 : n;
-        ek_wire_header header = ek_cluster_wire_header(EK_WIRE_COMBINE, 3), back = {0};
+        ek_wire_header header = ek_link_wire_header(EK_WIRE_COMBINE, 3), back = {0};
         header.body_bytes = (uint32_t)n;
         for (size_t i = 0; i < n; i++)
             out[i] = (uint8_t)(i * 7 + s);
@@ -239,7 +238,7 @@ static void carries_over_ucx(void **state EK_UNUSED)
             if (got == EK_AGAIN) got = half[1]->ops->header(half[1], &back);
             if (got == EK_OK && whole == EK_AGAIN) whole = half[1]->ops->body(half[1], in);
             if (sent != EK_AGAIN && whole != EK_AGAIN) break;
-            ek_cluster_link_wait(half, 2, 1000);
+            ek_link_wait(half, 2, 1000);
         }
         assert_int_equal(sent, EK_OK);
         assert_int_equal(whole, EK_OK);
@@ -249,9 +248,9 @@ static void carries_over_ucx(void **state EK_UNUSED)
     /* One ends, whoever waits on the other side hears of it. */
     half[1]->ops->interrupt(half[1]);
     assert_int_equal(half[1]->ops->header(half[1], &(ek_wire_header){0}), EK_EPEER);
-    ek_cluster_link_close(half[1]);
-    ek_cluster_link_close(half[0]);
-    ek_cluster_fabric_destroy(fabric);
+    ek_link_close(half[1]);
+    ek_link_close(half[0]);
+    ek_link_fabric_destroy(fabric);
     free(out);
     free(in);
 }
@@ -270,19 +269,18 @@ static void check_refused(const char *server, const char *client, const char *wh
     ek_status status = call(&p, fabric, &link, &err);
     if (status == EK_OK) {
         /* In TLS 1.3 a client learns with its first read that its certificate was not liked. */
-        ek_wire_header header = ek_cluster_wire_header(EK_WIRE_HELLO, 0);
-        (void)!ek_cluster_link_send(link, &header, (ek_span){0}, ek_sys_now_us() + SECOND);
-        status =
-            ek_cluster_link_receive(link, &header, body, sizeof body, ek_sys_now_us() + 5 * SECOND);
+        ek_wire_header header = ek_link_wire_header(EK_WIRE_HELLO, 0);
+        (void)!ek_link_send(link, &header, (ek_span){0}, ek_sys_now_us() + SECOND);
+        status = ek_link_receive(link, &header, body, sizeof body, ek_sys_now_us() + 5 * SECOND);
         snprintf(err.text, sizeof err.text, "%s", link->broken.text);
     }
-    ek_cluster_link_close(link);
+    ek_link_close(link);
     finish(&p);
     assert_int_equal(status, EK_EPEER);
     assert_int_equal(p.turns, 0);
     if (!strstr(err.text, why) && !strstr(p.err.text, why))
         fail_msg("server: %s; client: %s; wanted: %s", p.err.text, err.text, why);
-    ek_cluster_fabric_destroy(fabric);
+    ek_link_fabric_destroy(fabric);
 }
 
 static void refuses_strangers(void **state EK_UNUSED)
@@ -311,7 +309,7 @@ static void send_raw(const void *bytes, size_t n, ek_status expected, const char
     ek_err err = {0};
     start(&p, NULL);
     snprintf(address, sizeof address, "127.0.0.1:%u", (unsigned)p.fabric->ops->port(p.listener));
-    assert_int_equal(ek_cluster_net_connect(address, ek_sys_now_us() + SECOND, &fd, &err), EK_OK);
+    assert_int_equal(ek_link_net_connect(address, ek_sys_now_us() + SECOND, &fd, &err), EK_OK);
     assert_int_equal(send(fd, bytes, n, 0), (ssize_t)n);
     shutdown(fd, SHUT_WR);
     finish(&p);
@@ -328,7 +326,7 @@ static void sees_through_nonsense(void **state EK_UNUSED)
     static const char http[] =
         "GET /metrics HTTP/1.1\r\nHost: worker-0:7070\r\nUser-Agent: somebody\r\n\r\n";
     send_raw(http, sizeof http - 1, EK_EFORMAT, "no message");
-    ek_wire_header header = ek_cluster_wire_header(EK_WIRE_DISPATCH, 1);
+    ek_wire_header header = ek_link_wire_header(EK_WIRE_DISPATCH, 1);
     header.body_bytes = EK_WIRE_BODY_BYTES_MAX; /* the receiver has less */
     send_raw(&header, sizeof header, EK_EFORMAT, "have room");
     header.body_bytes = UINT32_MAX;
@@ -343,25 +341,25 @@ static void reads_addresses(void **state EK_UNUSED)
 {
     char host[EK_NET_HOST_MAX];
     uint16_t port;
-    assert_int_equal(ek_cluster_net_split("worker-0.lan:7070", host, &port, NULL), EK_OK);
+    assert_int_equal(ek_link_net_split("worker-0.lan:7070", host, &port, NULL), EK_OK);
     assert_string_equal(host, "worker-0.lan");
     assert_int_equal(port, 7070);
-    assert_int_equal(ek_cluster_net_split("[fd00::1]:0", host, &port, NULL), EK_OK);
+    assert_int_equal(ek_link_net_split("[fd00::1]:0", host, &port, NULL), EK_OK);
     assert_string_equal(host, "fd00::1");
     static const char *const wrong[] = {"",        "7070",         ":7070",   "host:", "host:70700",
                                         "host:7x", "fd00::1:7070", "host:-1", "a:b:1", "host: 1"};
     for (size_t i = 0; i < EK_COUNT_OF(wrong); i++)
-        if (ek_cluster_net_split(wrong[i], host, &port, NULL) != EK_EINVAL)
+        if (ek_link_net_split(wrong[i], host, &port, NULL) != EK_EINVAL)
             fail_msg("\"%s\" was taken", wrong[i]);
-    assert_true(ek_cluster_net_is_loopback("127.3.2.1"));
-    assert_false(ek_cluster_net_is_loopback("10.0.0.1"));
+    assert_true(ek_link_net_is_loopback("127.3.2.1"));
+    assert_false(ek_link_net_is_loopback("10.0.0.1"));
 }
 
 static void names_missing_files(void **state EK_UNUSED)
 {
     ek_fabric *fabric;
     ek_err err = {0};
-    assert_int_equal(ek_cluster_fabric_tls("/nowhere", &fabric, &err), EK_ECONFIG);
+    assert_int_equal(ek_link_fabric_tls("/nowhere", &fabric, &err), EK_ECONFIG);
     assert_non_null(strstr(err.text, "/nowhere/ca.pem"));
     assert_non_null(strstr(err.text, "cluster init"));
 }
