@@ -26,7 +26,7 @@ import packages
 import prose
 
 HERE = pathlib.Path(__file__).parent
-DIALOGUES, LONG_DIALOGUES, DRILLS = 90000, 10000, 25000
+DIALOGUES, LONG_DIALOGUES, DRILLS = 130000, 12000, 30000
 PROSE_MEGABYTES = 6
 VALID = 400  # dialogues and drills each
 TOKENS = 4096
@@ -34,7 +34,7 @@ TOKENS = 4096
 VOCABULARY = (("dialogue.jsonl", 1, 4), ("drill.jsonl", 1, 0.5), ("zh.train.txt", 1, 2),
               ("en.train.txt", 1, 2), ("c.train.txt", 1, 1), ("py.train.txt", 1, 1))
 POEMS_TIMES = 3  # the poems are little beside the articles
-STEPS = 4000
+STEPS = 6000
 MATCH_STEP = 680  # when match.py gives the second layer its beginning
 
 

@@ -5,7 +5,7 @@
 
 A customer's order number has to come back letter by letter, and a small model learns that late from
 dialogues alone. Drills have the same form as dialogues (dialogues.py), so that what is learned here
-holds there; their values are codes, digits, names and words, none of them held out.
+holds there; their values are codes, digits, names and words (made up, too), none of them held out.
 """
 
 import argparse
@@ -31,6 +31,9 @@ SAY = {"zh": "{key}是{value}。", "en": "The {key} is {value}."}
 REPEAT = {"zh": ("请重复：{text}", "跟我念：{text}", "照着说：{text}"),
           "en": ("Repeat: {text}", "Say this: {text}", "Please repeat: {text}")}
 DIGITS = "0123456789"
+CHARACTERS = sorted(set("".join((*tables.SURNAMES_ZH, *tables.GIVEN_ZH,
+                                 *(zh for zh, _ in tables.CITIES)))))
+CONSONANTS, VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 
 
 def code(rng):
@@ -47,16 +50,26 @@ def code(rng):
     return "".join(rng.choice(DIGITS) + rng.choice(letters) for _ in range(rng.randrange(1, 4)))
 
 
-def value(rng, known):
-    slot = rng.choice(("code", "code", "code", "name", "city", "colour", "day", "product",
-                       "address", "item", "courier"))
-    return code(rng) if slot == "code" else str(known[slot])
+def word(rng, language):
+    """A name that nobody has, so that names have to be copied and not recognised."""
+    if language == "zh":
+        return "".join(rng.sample(CHARACTERS, rng.randrange(2, 5)))
+    syllables = (rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(rng.randrange(2, 4)))
+    return ("".join(syllables) + rng.choice(("", *CONSONANTS))).capitalize()
+
+
+def value(rng, language, known):
+    slot = rng.choice(("code", "code", "code", "word", "word", "name", "city", "colour", "day",
+                       "product", "address", "item", "courier"))
+    if slot == "code":
+        return code(rng)
+    return word(rng, language) if slot == "word" else str(known[slot])
 
 
 def table(rng, language, known):
     """Keys with values in the system prompt, and one to three questions about them."""
     keys = rng.sample(NAMES[language], rng.randrange(2, 7))
-    rows = [(key, value(rng, known)) for key in keys]
+    rows = [(key, value(rng, language, known)) for key in keys]
     colon = "：" if language == "zh" else ": "
     messages = [("system", "\n".join(key + colon + text for key, text in rows))]
     for key, text in rng.sample(rows, min(len(rows), rng.randrange(1, 4))):
@@ -67,7 +80,7 @@ def table(rng, language, known):
 
 
 def repetition(rng, language, known):
-    words = [value(rng, known) for _ in range(rng.randrange(1, 9))]
+    words = [value(rng, language, known) for _ in range(rng.randrange(1, 9))]
     text = ("，" if language == "zh" else ", ").join(words)
     return [("user", rng.choice(REPEAT[language]).format(text=text)), ("assistant", text)]
 
