@@ -38,6 +38,7 @@ enum {
     OPTION_SEED,
     OPTION_RATE,
     OPTION_PROMPTS,
+    OPTION_ROUTING,
     OPTION_PROMPT_TOKENS,
     OPTION_NEW_TOKENS,
     OPTION_REPLICAS,
@@ -54,6 +55,9 @@ static const ek_cli_option options[] = {
     {OPTION_SEED, "seed", "N", "of arrivals and prompts (default 1)", NULL},
     {OPTION_RATE, "rate", "R", "requests a second to set workers' speed for (default 14)", NULL},
     {OPTION_PROMPTS, "prompts", "FILE", "JSON lines to take prompts from; may be given again",
+     NULL},
+    {OPTION_ROUTING, "routing", "FILE,...",
+     "recorded routing (MRT1) instead of the model's gate, for Chinese, English, code, logistics",
      NULL},
     {OPTION_PROMPT_TOKENS, "prompt-tokens", "N", "of each request (default 96)", NULL},
     {OPTION_NEW_TOKENS, "new-tokens", "N", "of each answer (default 16)", NULL},
@@ -117,6 +121,18 @@ static int take_prompts(ek_cli_lab *lab, const char *path)
     if (lab->n_prompt_paths == EK_CLI_LAB_FILES_MAX)
         return ek_cli_fail(EK_EXIT_USAGE, "lab: at most %d files of prompts", EK_CLI_LAB_FILES_MAX);
     lab->prompt_path[lab->n_prompt_paths++] = path;
+    return EK_EXIT_OK;
+}
+
+static int take_routing(ek_cli_lab *lab, const char *list)
+{
+    if (strlen(list) >= EK_CLI_LAB_PATH_BYTES)
+        return ek_cli_fail(EK_EXIT_USAGE, "lab: --routing is longer than %d bytes",
+                           EK_CLI_LAB_PATH_BYTES - 1);
+    lab->recorded = list;
+    lab->n_recorded = 1;
+    for (const char *at = list; (at = strchr(at, ',')); at++)
+        lab->n_recorded++;
     return EK_EXIT_OK;
 }
 
@@ -235,6 +251,7 @@ static int take_option(ek_cli_lab *lab, const ek_cli_args *args, int id)
     case OPTION_MODEL: lab->model_path = args->value; break;
     case OPTION_POLICY: return take_policies(lab, args->value);
     case OPTION_PROMPTS: return take_prompts(lab, args->value);
+    case OPTION_ROUTING: return take_routing(lab, args->value);
     case OPTION_OUT: lab->out_path = args->value; break;
     case OPTION_JSON: lab->json_path = args->value; break;
     case OPTION_WORKERS:

@@ -45,6 +45,9 @@ typedef struct ek_cli_lab {
     const char *model_path, *out_path, *json_path; /* borrowed; NULL: none */
     const char *prompt_path[EK_CLI_LAB_FILES_MAX];
     int32_t n_prompt_paths;
+    const char
+        *recorded;      /* borrowed: MRT1 files with commas between them; NULL: the model's gate */
+    int32_t n_recorded; /* how many */
     ek_cli_lab_policy policy[EK_CLI_LAB_POLICIES_MAX];
     int32_t n_policies;
     int64_t n_workers, n_prompt, n_new, n_replicas; /* n_replicas -1: half of the experts */
@@ -180,7 +183,7 @@ typedef struct ek_cli_lab_run {
     ek_cli_lab_watch watch;
     ek_lab_figures figures[EK_LAB_N_PHASES];
     ek_lab_chain chain;
-    double perplexity_change; /* of the promotion's prompts, against static */
+    double perplexity_change; /* of the promotion's prompts, against static; NAN: no model's gate */
 } ek_cli_lab_run;
 
 /**

@@ -206,6 +206,7 @@ static ek_status start_front(const ek_cli_lab *lab, const ek_cli_lab_policy *pol
         "cluster.hedge_after=1m",    "cluster.fabric=tcp",       "cluster.layer_timeout=2m",
     };
     char certs[sizeof lab->dir + 32], log[sizeof lab->dir + 32], routing[64];
+    char recorded[EK_CLI_LAB_PATH_BYTES + 32];
     ek_buf workers = {0};
     command cmd = {0};
     snprintf(certs, sizeof certs, "%s/certs/front", lab->dir);
@@ -217,6 +218,10 @@ static ek_status start_front(const ek_cli_lab *lab, const ek_cli_lab_policy *pol
     add_option(&cmd, "--log-level", "error");
     for (size_t i = 0; i < EK_COUNT_OF(settings); i++)
         add_option(&cmd, "--set", settings[i]);
+    if (lab->recorded) {
+        snprintf(recorded, sizeof recorded, "routing.recorded=%s", lab->recorded);
+        add_option(&cmd, "--set", recorded);
+    }
     if (policy) {
         snprintf(routing, sizeof routing, "routing.policy=%s", policy->policy);
         join_addresses(c, &workers);

@@ -250,9 +250,12 @@ static void add_table(const page *p)
         ek_http_buf_addf(p->out, "<td>%.1f<td>%.2f<td>%.2f<td>%.3f<td>%.2f %%<td>%.4f",
                          f->token_p99_ms, f->hottest_utilisation, f->max_over_mean, f->cv,
                          100 * f->router_share, f->score_loss);
-        ek_http_buf_addf(p->out, "<td>%+.2f %%<td>%.0f<td>%.0f<td>%.0f<td>%d\n",
-                         100 * run->perplexity_change, f->rerouted, f->deferred, f->degraded,
-                         (int)f->n_failed);
+        if (isnan(run->perplexity_change))
+            ek_http_buf_addz(p->out, "<td>-");
+        else
+            ek_http_buf_addf(p->out, "<td>%+.2f %%", 100 * run->perplexity_change);
+        ek_http_buf_addf(p->out, "<td>%.0f<td>%.0f<td>%.0f<td>%d\n", f->rerouted, f->deferred,
+                         f->degraded, (int)f->n_failed);
     }
     ek_http_buf_addz(p->out, "</table>\n");
 }

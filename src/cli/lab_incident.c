@@ -1,4 +1,5 @@
 /* The incident: every policy on the same schedule, each with processes of its own. */
+#include <math.h>
 #include <stdio.h>
 
 #include "cli/lab.h"
@@ -75,7 +76,9 @@ static ek_status run_policy(const ek_cli_lab *lab, ek_cli_lab_run *run, ek_err *
         if (status == EK_OK && stopped < 0) status = ek_err_set(err, stopped, "%s", why.text);
     }
     if (status == EK_OK) count_up(lab, scratch, run);
-    if (status == EK_OK) status = ek_cli_lab_quality(lab, run, &run->perplexity_change, err);
+    run->perplexity_change = NAN;
+    if (status == EK_OK && !lab->recorded)
+        status = ek_cli_lab_quality(lab, run, &run->perplexity_change, err);
     ek_sys_free(scratch);
     return status;
 }

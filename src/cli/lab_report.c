@@ -1,5 +1,6 @@
 /* What a lab found: a table for people, JSON for programs. */
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -83,9 +84,12 @@ static void print_tokens(const ek_cli_lab_result *result)
     for (int32_t i = 0; i < result->n_runs; i++) {
         const ek_cli_lab_run *run = &result->run[i];
         const ek_lab_figures *f = &run->figures[EK_LAB_PROMOTION];
-        printf("%-18s %10.0f %9.0f %9.0f %7d %7.4f nats %+10.2f%%\n", run->policy->name,
-               f->rerouted, f->deferred, f->degraded, (int)f->n_failed, run->watch.divergence,
-               100 * run->perplexity_change);
+        printf("%-18s %10.0f %9.0f %9.0f %7d %7.4f nats ", run->policy->name, f->rerouted,
+               f->deferred, f->degraded, (int)f->n_failed, run->watch.divergence);
+        if (isnan(run->perplexity_change))
+            printf("%11s\n", "-");
+        else
+            printf("%+10.2f%%\n", 100 * run->perplexity_change);
     }
 }
 
@@ -122,13 +126,14 @@ void ek_cli_lab_print(const ek_cli_lab *lab, const ek_cli_lab_result *result)
 static json_t *policy_json(const ek_cli_lab_run *run)
 {
     const ek_lab_figures *f = &run->figures[EK_LAB_PROMOTION];
-    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:i}", "policy",
+    json_t *perplexity =
+        isnan(run->perplexity_change) ? json_null() : json_real(run->perplexity_change);
+    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:I, s:I, s:I, s:i}", "policy",
                      run->policy->name, "qps", f->qps, "p50_ms", f->p50_ms, "p99_ms", f->p99_ms,
                      "balance_max_mean", f->max_over_mean, "balance_cv", f->cv, "router_cpu_share",
-                     f->router_share, "score_loss", f->score_loss, "perplexity_change",
-                     run->perplexity_change, "rerouted", (json_int_t)f->rerouted, "deferred",
-                     (json_int_t)f->deferred, "degraded", (json_int_t)f->degraded, "failed",
-                     (int)f->n_failed);
+                     f->router_share, "score_loss", f->score_loss, "perplexity_change", perplexity,
+                     "rerouted", (json_int_t)f->rerouted, "deferred", (json_int_t)f->deferred,
+                     "degraded", (json_int_t)f->degraded, "failed", (int)f->n_failed);
 }
 
 static json_t *chain_json(const ek_lab_chain *c)

@@ -6,7 +6,8 @@
 #include "cli/progress.h"
 #include "sys/mem.h"
 
-#define STREAMS_MAX 900
+#define STREAMS_MAX    900
+#define RECORDED_DRAWS (1 << 20)
 
 typedef struct sender {
     const ek_cli_lab *lab;
@@ -23,6 +24,18 @@ static const int32_t *prompt_of(void *ctx, int32_t request)
     const sender *s = ctx;
     const ek_lab_request *r = &s->requests[request];
     return ek_cli_lab_prompt(&s->lab->prompts, r->kind, r->draw);
+}
+
+/*
+ * Each kind of traffic follows sequences of its own: of its own file, as far as there are several.
+ */
+static uint64_t recorded_key(void *ctx, int32_t request)
+{
+    const sender *s = ctx;
+    const ek_lab_request *r = &s->requests[request];
+    const uint64_t n = (uint64_t)s->lab->n_recorded, kind = (uint64_t)r->kind;
+    const uint64_t sequence = r->draw % RECORDED_DRAWS * EK_LAB_N_KINDS + kind;
+    return kind % n + n * sequence;
 }
 
 static void take_answer(void *ctx, const ek_cli_load_answer *a)
@@ -64,6 +77,7 @@ static ek_status send_all(sender *s, const ek_cli_lab_cluster *c, int32_t n_stre
         .n_vocab = n_vocab,
         .due_us = due_us,
         .prompt = prompt_of,
+        .request_seed = s->lab->recorded ? recorded_key : NULL,
         .on_answer = take_answer,
         .stop = ek_cli_lab_interrupted,
         .ctx = s,

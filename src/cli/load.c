@@ -203,8 +203,12 @@ static void write_body(const load *l, int32_t request, char *out)
     size_t n = (size_t)snprintf(out, l->body_bytes,
                                 "{\"model\":\"%s\",\"stream\":true,"
                                 "\"stream_options\":{\"include_usage\":true},\"max_tokens\":%d,"
-                                "\"temperature\":0,\"ignore_eos\":true,\"prompt\":[",
+                                "\"temperature\":0,\"ignore_eos\":true,",
                                 p->model_id, p->n_new);
+    if (p->request_seed)
+        n += (size_t)snprintf(out + n, l->body_bytes - n, "\"seed\":%llu,",
+                              (unsigned long long)p->request_seed(p->ctx, request));
+    n += (size_t)snprintf(out + n, l->body_bytes - n, "\"prompt\":[");
     for (int32_t i = 0; i < p->n_prompt; i++)
         n += (size_t)snprintf(out + n, l->body_bytes - n, "%s%u", i > 0 ? "," : "",
                               ids ? (unsigned)ids[i]

@@ -49,6 +49,8 @@ typedef struct ek_cli_load_params {
     const int64_t *due_us; /* (n_requests) ascending, since the start: an open loop; borrowed */
     /** Token ids (n_prompt) of a request; NULL: drawn. */
     const int32_t *(*prompt)(void *ctx, int32_t request);
+    /** The "seed" of a request, 0..2^53; NULL: none is sent. */
+    uint64_t (*request_seed)(void *ctx, int32_t request);
     /** Each answer as it ends. */
     void (*on_answer)(void *ctx, const ek_cli_load_answer *answer);
     /** Asked several times a second; true ends the run with EK_ECANCELED. */

@@ -166,6 +166,12 @@ const ek_config_key ek_config_keys[] = {
     /* clang-format off */
     EK_ROUTE_PARAM_TABLE(ROUTE_REAL, ROUTE_COUNT, ROUTE_TIME)
     /* clang-format on */
+    {"routing", "recorded", EK_CONFIG_TEXT, AT(const char *, engine.recorded),
+     .unset = "the model's gate",
+     .help =
+         "For experiments: MRT1 files (docs/formats/mrt.md), commas between them, whose choices "
+         "take the place of the gate's. A request follows the sequence that its `seed` says. "
+         "What the model answers then means nothing."},
 
     {"experts", "devices", EK_CONFIG_INT, AT(int32_t, engine.keel.n_devices), "1", 1,
      EK_KEEL_DEVICES_MAX,

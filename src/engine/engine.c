@@ -265,6 +265,9 @@ static ek_status open_compute(ek_engine *engine, ek_arena *arena, ek_err *err)
     status = ek_keel_create(&params->keel, &keel, arena, &engine->keel, err);
     engine->params.placement = NULL; /* the caller's */
     engine->params.gate_overlay = NULL;
+    if (status == EK_OK && params->recorded)
+        status = ek_engine_recorded_open(params->recorded, &model->params, &engine->recorded, err);
+    engine->params.recorded = NULL;
     return status == EK_OK ? open_dispatcher(engine, err) : status;
 }
 
@@ -294,6 +297,7 @@ static ek_forward_params forward_params(const ek_engine *engine)
         .dispatcher = engine->dispatcher,
         .keel = engine->keel,
         .stats = engine->stats,
+        .replay = ek_engine_recorded_replay(engine->recorded),
         .batch_tokens_max = engine->sched.step_tokens_max,
         .context_tokens = engine->params.context_tokens,
         .logits_rows_max = engine->params.running_max,
@@ -492,6 +496,7 @@ void ek_engine_destroy(ek_engine *engine)
     ek_sys_queue_destroy(engine->inbox);
     ek_engine_news_fini(&engine->news);
     ek_engine_evenness_fini(&engine->evenness);
+    ek_engine_recorded_close(engine->recorded);
     ek_expert_pack_destroy(engine->packed);
     ek_engine_cores_close(&engine->cores);
     ek_expert_model_close(engine->file);

@@ -19,6 +19,7 @@
 #include "engine/kv.h"
 #include "engine/meters.h"
 #include "engine/news.h"
+#include "engine/recorded.h"
 #include "engine/request.h"
 #include "expert/dispatch.h"
 #include "expert/model_file.h"
@@ -69,6 +70,7 @@ struct ek_engine {
     ek_sched_params sched;
     int32_t kv_blocks;
     ek_model_file *file;     /* owned, like all below */
+    ek_recorded *recorded;   /* NULL: the model's gate decides */
     ek_packed_model *packed; /* NULL: weights as they lie in the file */
     const ek_model *model;   /* borrowed from packed or file */
     ek_kernels kernels;

@@ -22,6 +22,7 @@
 #include "route/route.h"
 #include "sys/pool.h"
 #include "telemetry/experts.h"
+#include "trace/replay.h"
 
 typedef struct ek_forward ek_forward;
 
@@ -34,6 +35,7 @@ typedef struct ek_batch_seq {
     bool wants_every_logit; /* of all of its tokens, in their order */
     /* Bitmap (n_layers * n_experts) of the request, or NULL: which experts it has met. */
     uint64_t *expert_seen;
+    uint64_t replay_key; /* of the request, where a replay stands in for the gate */
 } ek_batch_seq;
 
 typedef struct ek_batch {
@@ -48,13 +50,14 @@ typedef struct ek_forward_params {
     ek_kv *kv;
     ek_router *router;
     ek_dispatcher *dispatcher;
-    ek_keel *keel;             /* NULL: one device, and nothing is known of loads */
-    const ek_route_view *view; /* without a keel: loads of a run, as they are when it begins;
+    ek_keel *keel;                 /* NULL: one device, and nothing is known of loads */
+    const ek_route_view *view;     /* without a keel: loads of a run, as they are when it begins;
                                   NULL: not known */
-    ek_expert_stats *stats;    /* NULL: not counted */
-    int32_t batch_tokens_max;  /* most tokens of one run */
-    int32_t context_tokens;    /* highest position + 1 */
-    int32_t logits_rows_max;   /* most rows of logits that are wanted in one run */
+    ek_expert_stats *stats;        /* NULL: not counted */
+    const ek_trace_replay *replay; /* in the place of the model's gate; NULL: none */
+    int32_t batch_tokens_max;      /* most tokens of one run */
+    int32_t context_tokens;        /* highest position + 1 */
+    int32_t logits_rows_max;       /* most rows of logits that are wanted in one run */
 } ek_forward_params;
 
 /** The model's gate in the words of the route room: what the router is created with. */

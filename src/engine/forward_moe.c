@@ -124,6 +124,17 @@ static ek_status run_deferred(ek_forward *f, const ek_route_plan *plan, const ek
     return status;
 }
 
+/* @return the gate's bias for selection: recorded choices were made with it already */
+static const float *replay_gate(ek_forward *f, const ek_forward_layer *layer)
+{
+    const ek_trace_replay *replay = f->params.replay;
+    if (!replay) return layer->gate_bias;
+    for (int32_t t = 0; t < f->n_tokens; t++)
+        ek_trace_replay_logits(replay, f->batch->seqs[f->token_seq[t]].replay_key, f->token_pos[t],
+                               f->layer_idx, f->gate_logits + (int64_t)t * replay->n_experts);
+    return NULL;
+}
+
 ek_status ek_engine_forward_moe(ek_forward *f)
 {
     const ek_forward_layer *layer = &f->layers[f->layer_idx];
@@ -131,9 +142,10 @@ ek_status ek_engine_forward_moe(ek_forward *f)
     ek_route_plan plan;
     ek_expert_work work;
     ek_act x = ek_expert_act_rows(&f->normed, 0);
+    const float *gate_bias = replay_gate(f, layer);
     int64_t beg_ns = ek_sys_now_ns();
     ek_status status = ek_route_plan_layer(f->params.router, f->layer_idx, f->gate_logits,
-                                           layer->gate_bias, f->n_tokens, f->view, &step, &plan);
+                                           gate_bias, f->n_tokens, f->view, &step, &plan);
     if (status == EK_OK) status = work_of(f, &plan, &x, &step, &work);
     if (status != EK_OK) return status;
     int64_t planned_ns = ek_sys_now_ns();

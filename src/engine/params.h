@@ -39,6 +39,11 @@ typedef struct ek_engine_params {
     int32_t placement_layers;
     const char *gate_overlay; /* file of other gates, borrowed for create; NULL: the model's own */
     /*
+     * Files of recorded routing in the place of the model's gate, commas between them, borrowed for
+     * create; NULL: none. A request's seed says which sequence it follows (trace/replay.h).
+     */
+    const char *recorded;
+    /*
      * Where experts are, if not in this process: as many devices as keel has. Borrowed until
      * destroy; NULL: here.
      */

@@ -89,6 +89,7 @@ static int32_t build_batch(ek_engine *engine, int32_t n_picks, int64_t now_us)
             .n_tokens = n,
             .wants_logits = is_whole,
             .expert_seen = request->expert_seen,
+            .replay_key = request->sampling.seed,
         };
         mark_started(engine, request, now_us);
         n_tokens += n;

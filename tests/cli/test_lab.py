@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import time
 import unittest
@@ -35,6 +36,12 @@ def children(tmp):
             if f"{tmp}/evenkeel-lab-" in line:
                 found.append((int(entry.name), line.replace("\0", " ")))
     return found
+
+
+def write_recording(path, experts):
+    """An MRT1 file (docs/formats/mrt.md): one sequence, one layer, and for each token its experts."""
+    header = struct.pack("<4sIIIHHHHII", b"MRT1", 1, len(experts), 1, 1, 32, len(experts[0]), 0, 0, 0)
+    path.write_bytes(header + struct.pack("<I", len(experts)) + bytes(e for token in experts for e in token))
 
 
 class Plain(html.parser.HTMLParser):
@@ -99,6 +106,25 @@ class Lab(unittest.TestCase):
                          (0, 0, 0, 0))
         self.assertGreater(found["capacity"], 0)
         self.assertGreaterEqual(found["busiest_promotion"], found["busiest_mixed"])
+
+    def test_recorded_routing(self):
+        """Ordinary traffic visits all experts in turn, the promotion those of one recorded token."""
+        even, skewed, figures = (self.tmp / name for name in ("even.mrt", "skewed.mrt", "figures.json"))
+        write_recording(even, [[4 * i + j for j in range(4)] for i in range(8)])
+        write_recording(skewed, [[3, 4, 5, 6]])
+        done = self.lab("--minutes", "0.1", "--policy", "static", "--json", figures,
+                        "--routing", f"{even},{even},{even},{skewed}")
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        found = json.loads(figures.read_text())
+        self.assertIsNone(found["policies"][0]["perplexity_change"])
+        self.assertGreater(found["busiest_promotion"], 1.5 * found["busiest_mixed"])
+
+    def test_recordings_that_are_none(self):
+        bad = self.tmp / "bad.mrt"
+        bad.write_bytes(b"MRT1 and nothing else that is right")
+        done = self.lab("--minutes", "0.1", "--policy", "static", "--routing", bad)
+        self.assertEqual(done.returncode, 69, done.stderr)
+        self.assertIn("bad.mrt", done.stderr)
 
     def test_a_sweep(self):
         out, points = self.tmp / "sweep.html", self.tmp / "points.json"
