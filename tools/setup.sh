@@ -31,6 +31,7 @@ test|py:numpy|python3-numpy|makes the small test models
 test|cmd:nginx|nginx-light|web server that the tests fetch weights from
 model|py:numpy|python3-numpy|data for the training of the bundled model
 model|py:torch|python3-torch|trains the bundled model
+model|cmd:pkg-config|pkg-config|finds the library below
 model|lib:openblas|libopenblas-dev|matrix products of its training
 check|cmd:clang-format-14|clang-format-14|format check
 check|cmd:clang-tidy-14|clang-tidy-14|static analysis
