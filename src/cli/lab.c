@@ -42,16 +42,18 @@ enum {
     OPTION_PROMPT_TOKENS,
     OPTION_NEW_TOKENS,
     OPTION_REPLICAS,
+    OPTION_TRAFFIC,
+    OPTION_LIMIT,
     OPTION_OUT,
     OPTION_JSON,
 };
 
 static const ek_cli_option options[] = {
     {OPTION_MODEL, "model", "FILE", "GGUF file (default " MODEL ")", NULL},
-    {OPTION_POLICY, "policy", "NAME,...", "policies, also with " REPLICAS " (" POLICIES ")", NULL},
+    {OPTION_POLICY, "policy", "NAME,...",
+     "policies, also with " REPLICAS " (incident: " POLICIES "; sweep: static)", NULL},
     {OPTION_WORKERS, "workers", "N", "worker processes, 2 to 64 (default 8)", NULL},
-    {OPTION_MINUTES, "minutes", "M",
-     "of traffic for each policy (default 1), or a sweep (default 3)", NULL},
+    {OPTION_MINUTES, "minutes", "M", "of traffic for each policy (default 1; sweep: 3)", NULL},
     {OPTION_SEED, "seed", "N", "of arrivals and prompts (default 1)", NULL},
     {OPTION_RATE, "rate", "R", "requests a second to set workers' speed for (default 14)", NULL},
     {OPTION_PROMPTS, "prompts", "FILE", "JSON lines to take prompts from; may be given again",
@@ -63,6 +65,9 @@ static const ek_cli_option options[] = {
     {OPTION_NEW_TOKENS, "new-tokens", "N", "of each answer (default 16)", NULL},
     {OPTION_REPLICAS, "replicas", "N",
      "experts of a layer that " REPLICAS " has twice (default half of them)", NULL},
+    {OPTION_TRAFFIC, "traffic", "mixed|promotion", "what a sweep sends (default mixed)", NULL},
+    {OPTION_LIMIT, "p99-limit", "MS",
+     "of a sweep (default: the first policy's P99 at 80 % of its capacity)", NULL},
     {OPTION_OUT, "out", "FILE", "write a report with plots, one HTML file", NULL},
     {OPTION_JSON, "json", "FILE", "write the figures of each policy as JSON", NULL},
 };
@@ -136,6 +141,18 @@ static int take_routing(ek_cli_lab *lab, const char *list)
     return EK_EXIT_OK;
 }
 
+static int take_traffic(ek_cli_lab *lab, const char *name)
+{
+    if (strcmp(name, ek_lab_phase_names[EK_LAB_MIXED]) == 0)
+        lab->traffic = EK_LAB_MIXED;
+    else if (strcmp(name, ek_lab_phase_names[EK_LAB_PROMOTION]) == 0)
+        lab->traffic = EK_LAB_PROMOTION;
+    else
+        return ek_cli_fail(EK_EXIT_USAGE, "lab: --traffic '%s' is neither mixed nor promotion",
+                           name);
+    return EK_EXIT_OK;
+}
+
 /* A checkout has a collection of prompts beside it, or it has not. */
 static void find_prompts(ek_cli_lab *lab)
 {
@@ -203,38 +220,38 @@ static int failed(const ek_err *err)
     }
 }
 
-static int report_curve(const ek_cli_lab *lab, const ek_cli_lab_curve *curve)
+static int report_sweep(const ek_cli_lab *lab, const ek_cli_lab_sweep *sweep)
 {
     ek_err err = {0};
-    ek_cli_lab_curve_print(lab, curve);
+    ek_cli_lab_sweep_print(lab, sweep);
     ek_status status = EK_OK;
-    if (lab->json_path) status = ek_cli_lab_curve_write_json(lab, curve, lab->json_path, &err);
+    if (lab->json_path) status = ek_cli_lab_sweep_write_json(lab, sweep, lab->json_path, &err);
     if (status == EK_OK && lab->out_path)
-        status = ek_cli_lab_curve_write_html(lab, curve, lab->out_path, &err);
+        status = ek_cli_lab_sweep_write_html(lab, sweep, lab->out_path, &err);
     if (status < 0) return ek_cli_fail(EK_EXIT_IO, "%s", err.text);
-    if (curve->problem[0])
-        return ek_cli_fail(EK_EXIT_FAILURE, "requests failed, the first: %s", curve->problem);
+    if (sweep->problem[0])
+        return ek_cli_fail(EK_EXIT_FAILURE, "requests failed, the first: %s", sweep->problem);
     return EK_EXIT_OK;
 }
 
-static int experiment(ek_cli_lab *lab, bool sweep)
+static int experiment(ek_cli_lab *lab, bool is_sweep)
 {
     ek_err err = {0}, why = {0};
     ek_cli_lab_result result = {0};
-    ek_cli_lab_curve curve = {0};
+    ek_cli_lab_sweep sweep = {0};
     int code;
     if (ek_sys_signal_block() < 0) return ek_cli_fail(EK_EXIT_FAILURE, "signals cannot be blocked");
     (void)ek_sys_descriptors_allow(DESCRIPTORS);
     ek_status status = prepare(lab, &err);
     if (status == EK_OK)
-        status =
-            sweep ? ek_cli_lab_sweep(lab, &curve, &err) : ek_cli_lab_incident(lab, &result, &err);
+        status = is_sweep ? ek_cli_lab_sweep_run(lab, lab->traffic, lab->limit_ms, &sweep, &err)
+                          : ek_cli_lab_incident(lab, &result, &err);
     if (lab->dir[0] && ek_sys_temp_remove(lab->dir, &why) < 0 && status == EK_OK)
         status = ek_err_set(&err, EK_EIO, "%s", why.text);
     if (status < 0)
         code = failed(&err);
     else
-        code = sweep ? report_curve(lab, &curve) : report(lab, &result);
+        code = is_sweep ? report_sweep(lab, &sweep) : report(lab, &result);
     ek_cli_lab_result_free(&result);
     ek_cli_lab_prompts_close(&lab->prompts);
     ek_sys_free(lab->requests);
@@ -252,6 +269,8 @@ static int take_option(ek_cli_lab *lab, const ek_cli_args *args, int id)
     case OPTION_POLICY: return take_policies(lab, args->value);
     case OPTION_PROMPTS: return take_prompts(lab, args->value);
     case OPTION_ROUTING: return take_routing(lab, args->value);
+    case OPTION_TRAFFIC: return take_traffic(lab, args->value);
+    case OPTION_LIMIT: good = ek_cli_args_number(args, 1, 1e7, &lab->limit_ms); break;
     case OPTION_OUT: lab->out_path = args->value; break;
     case OPTION_JSON: lab->json_path = args->value; break;
     case OPTION_WORKERS:
@@ -280,7 +299,7 @@ static int run(int argc, char **argv)
                       .n_new = NEW_TOKENS,
                       .n_replicas = -1};
     const char *verb = NULL;
-    int code = take_policies(&lab, POLICIES);
+    int code = EK_EXIT_OK;
     ek_cli_args args = ek_cli_args_start(&ek_cli_lab_command, argc, argv);
     for (int id; code == EK_EXIT_OK && (id = ek_cli_args_next(&args)) != EK_CLI_ARGS_END;) {
         if (id == EK_CLI_ARGS_HELP) return ek_cli_args_exit(&args, id);
@@ -294,6 +313,8 @@ static int run(int argc, char **argv)
     const bool sweep = strcmp(verb, "sweep") == 0;
     if (!sweep && strcmp(verb, "incident") != 0)
         return ek_cli_fail(EK_EXIT_USAGE, "lab: '%s' is neither incident nor sweep", verb);
+    if (lab.n_policies == 0) code = take_policies(&lab, sweep ? "static" : POLICIES);
+    if (code != EK_EXIT_OK) return code;
     if (lab.minutes == 0) lab.minutes = sweep ? SWEEP_MINUTES : INCIDENT_MINUTES;
     if (lab.n_prompt_paths == 0) find_prompts(&lab);
     return experiment(&lab, sweep);
@@ -307,9 +328,10 @@ const ek_cli_command ek_cli_lab_command = {
         "Starts a front and paced workers on this machine, sends them mixed traffic and then a\n"
         "promotion in which nine of ten requests ask about parcels, and does so for each policy\n"
         "with the same requests at the same times. Prints latency, balance and cost, and when\n"
-        "what happened; --out writes a report with plots. sweep offers more and more of the\n"
-        "mixed traffic to the first policy, and finds where latency turns steep. Everything\n"
-        "that was started is stopped at the end, also after Ctrl-C.",
+        "what happened; --out writes a report with plots. sweep offers more and more of one\n"
+        "kind of traffic to each policy, and finds where latency turns steep and how much of it\n"
+        "each takes within the same limit. Everything that was started is stopped at the end,\n"
+        "also after Ctrl-C.",
     .options = options,
     .n_options = EK_COUNT_OF(options),
     .run = run,

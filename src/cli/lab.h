@@ -52,8 +52,10 @@ typedef struct ek_cli_lab {
     int32_t n_policies;
     int64_t n_workers, n_prompt, n_new, n_replicas; /* n_replicas -1: half of the experts */
     int64_t seed;
-    double minutes; /* of each policy */
-    double rate;    /* requests per second to aim at */
+    double minutes;       /* of each policy */
+    double limit_ms;      /* a sweep's, of P99; 0: the first policy's at 80 % of its capacity */
+    ek_lab_phase traffic; /* a sweep's */
+    double rate;          /* requests per second to aim at */
 
     char program[EK_CLI_LAB_PATH_BYTES];
     char dir[256]; /* of certificates and logs; "": none yet */
@@ -210,6 +212,8 @@ void ek_cli_lab_result_free(ek_cli_lab_result *result);
 
 /* ---- what came of it ---- */
 
+/** Of policies in plots, by their place in the list. */
+extern const char *const ek_cli_lab_colours[EK_CLI_LAB_POLICIES_MAX];
 /** A page's beginning, with the style of all plots. */
 void ek_cli_lab_html_head(ek_buf *out, const char *title);
 /** Text with what HTML would read as its own escaped. */

@@ -16,7 +16,7 @@
 #define ALL_END 3    /* how much longer than the schedule a plot may show, in its lengths */
 
 /* Told apart by people who see few colours, too: also by their order from top to bottom. */
-static const char *const colours[EK_CLI_LAB_POLICIES_MAX] = {
+const char *const ek_cli_lab_colours[EK_CLI_LAB_POLICIES_MAX] = {
     "#c0392b", "#e08e0b", "#2471a3", "#1e8449", "#7d3c98", "#34495e",
     "#d35400", "#16a085", "#884ea0", "#7f8c8d", "#b03a2e", "#1f618d",
 };
@@ -86,8 +86,8 @@ static void add_legend(const page *p)
 {
     ek_http_buf_addz(p->out, "<p class=\"legend\">");
     for (int32_t i = 0; i < p->result->n_runs; i++)
-        ek_http_buf_addf(p->out, "<span style=\"color:%s\">&#9644; %s</span> ", colours[i],
-                         p->result->run[i].policy->name);
+        ek_http_buf_addf(p->out, "<span style=\"color:%s\">&#9644; %s</span> ",
+                         ek_cli_lab_colours[i], p->result->run[i].policy->name);
     ek_http_buf_addz(p->out, "</p>\n");
 }
 
@@ -121,7 +121,8 @@ static void add_latency_line(const page *p, int32_t i, double q, double most_ms,
     const double end_s = ek_lab_plan_begins(&p->lab->plan, EK_LAB_N_PHASES);
     const double step = end_s > 240 ? end_s / 240 : 1;
     bool first = true;
-    ek_http_buf_addf(p->out, "<path stroke=\"%s\" class=\"line\" %s d=\"", colours[i], style);
+    ek_http_buf_addf(p->out, "<path stroke=\"%s\" class=\"line\" %s d=\"", ek_cli_lab_colours[i],
+                     style);
     for (int32_t k = 0; k * step < end_s; k++) {
         const double s = k * step;
         const double ms = ek_lab_latency_ms(run->answers, run->n_answers, s, s + step, q, scratch);
@@ -173,7 +174,7 @@ static void add_waiting(const page *p)
                      LEFT - 8, TOP + 8, most, LEFT - 8, TOP + HEIGHT / 2);
     for (int32_t i = 0; i < p->result->n_runs; i++) {
         const ek_cli_lab_watch *w = &p->result->run[i].watch;
-        ek_http_buf_addf(p->out, "<path stroke=\"%s\" class=\"line\" d=\"", colours[i]);
+        ek_http_buf_addf(p->out, "<path stroke=\"%s\" class=\"line\" d=\"", ek_cli_lab_colours[i]);
         for (int32_t s = 0; s < w->n && w->samples[s].at_s <= p->end_s; s++)
             ek_http_buf_addf(p->out, "%s%.1f %.1f", s ? "L" : "M", x_of(p, w->samples[s].at_s),
                              TOP + HEIGHT / 2 * (1 - w->samples[s].waiting / most));
@@ -245,7 +246,7 @@ static void add_table(const page *p)
         const ek_cli_lab_run *run = &p->result->run[i];
         const ek_lab_figures *f = &run->figures[EK_LAB_PROMOTION];
         ek_http_buf_addf(p->out, "<tr><td style=\"color:%s\">%s<td>%.2f<td>%.0f<td>%.0f<td>%.0f",
-                         colours[i], run->policy->name, f->qps, f->p50_ms, f->p99_ms,
+                         ek_cli_lab_colours[i], run->policy->name, f->qps, f->p50_ms, f->p99_ms,
                          f->ttft_p99_ms);
         ek_http_buf_addf(p->out, "<td>%.1f<td>%.2f<td>%.2f<td>%.3f<td>%.2f %%<td>%.4f",
                          f->token_p99_ms, f->hottest_utilisation, f->max_over_mean, f->cv,

@@ -52,6 +52,19 @@ int32_t ek_lab_knee(const double *x, const double *y, int32_t n)
     return best;
 }
 
+double ek_lab_rate_at(const double *rate, const double *ms, int32_t n, double limit_ms,
+                      bool *out_passed)
+{
+    int32_t i = 0;
+    while (i < n && ms[i] <= limit_ms)
+        i++;
+    *out_passed = i < n;
+    if (i == 0) return 0;
+    if (i == n) return rate[n - 1];
+    const double part = (limit_ms - ms[i - 1]) / (ms[i] - ms[i - 1]);
+    return rate[i - 1] + part * (rate[i] - rate[i - 1]);
+}
+
 double ek_lab_utilisation(const ek_lab_sample *before, const ek_lab_sample *after, int32_t worker)
 {
     const double seconds = after->at_s - before->at_s;

@@ -77,6 +77,16 @@ double ek_lab_quantile(double *values, int64_t n, double q);
  */
 int32_t ek_lab_knee(const double *x, const double *y, int32_t n);
 
+/**
+ * Up to which rate latency stays within a limit: between two points the curve is a straight line.
+ * @param rate       (n) ascending, n >= 1
+ * @param ms         (n) latency at each of them
+ * @param out_passed whether a point is above the limit; if not, the rate may be higher
+ * @return 0: the first point is above it
+ */
+double ek_lab_rate_at(const double *rate, const double *ms, int32_t n, double limit_ms,
+                      bool *out_passed);
+
 /** max/mean and population cv. Both 0 when nothing was busy. */
 void ek_lab_balance(const double *busy, int32_t n, double *out_max_over_mean, double *out_cv);
 

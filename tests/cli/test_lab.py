@@ -128,18 +128,24 @@ class Lab(unittest.TestCase):
 
     def test_a_sweep(self):
         out, points = self.tmp / "sweep.html", self.tmp / "points.json"
-        done = run("lab", "sweep", *SMALL, "--minutes", "0.4", "--out", out, "--json", points,
-                   env={"TMPDIR": str(self.tmp)}, timeout=PATIENCE_S)
+        done = run("lab", "sweep", *SMALL, "--minutes", "0.2", "--traffic", "promotion",
+                   "--policy", "static,breaker+replicas", "--p99-limit", "60000", "--out", out, "--json", points,
+                   env={"TMPDIR": str(self.tmp)}, timeout=2 * PATIENCE_S)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         found = json.loads(points.read_text())
-        loads = [point["load"] for point in found["points"]]
-        self.assertEqual([round(10 * load) for load in loads], list(range(3, 12)))
-        for point in found["points"]:
-            self.assertAlmostEqual(point["offered_qps"], point["load"] * found["capacity"], delta=0.01)
-            self.assertEqual(point["failed"], 0)
-        self.assertGreater(found["points"][-1]["p99_ms"], found["points"][0]["p50_ms"])
-        if found["knee_load"] is not None:
-            self.assertIn(round(10 * found["knee_load"]), range(4, 11))
+        self.assertEqual([curve["policy"] for curve in found["policies"]], ["static", "breaker+replicas"])
+        self.assertEqual((found["traffic"], found["p99_limit_ms"]), ("promotion", 60000))
+        for curve in found["policies"]:
+            self.assertEqual([round(10 * point["load"]) for point in curve["points"]], list(range(3, 12)))
+            for point in curve["points"]:
+                self.assertAlmostEqual(point["offered_qps"], point["load"] * curve["capacity"], delta=0.01)
+                self.assertEqual(point["failed"], 0)
+            self.assertGreater(curve["points"][-1]["p99_ms"], curve["points"][0]["p50_ms"])
+            if curve["knee_load"] is not None:
+                self.assertIn(round(10 * curve["knee_load"]), range(4, 11))
+            self.assertFalse(curve["limit_passed"])  # a minute is more than any of them takes
+            self.assertAlmostEqual(curve["qps_within_limit"], curve["points"][-1]["offered_qps"], delta=0.01)
+        self.assertIn("requests/s with a P99 of at most 60000 ms", done.stdout)
         page = Plain()
         page.feed(out.read_text())
         self.assertEqual((page.outside, page.tags.count("svg")), ([], 1))

@@ -51,6 +51,22 @@ static void test_balance(void **state)
     assert_near(cv, 0);
 }
 
+static void test_rate_at_a_limit(void **state)
+{
+    (void)state;
+    const double rate[] = {10, 20, 30}, ms[] = {100, 200, 600};
+    bool passed;
+    assert_near(ek_lab_rate_at(rate, ms, 3, 300, &passed), 22.5);
+    assert_true(passed);
+    assert_near(ek_lab_rate_at(rate, ms, 3, 200, &passed), 20);
+    assert_near(ek_lab_rate_at(rate, ms, 3, 99, &passed), 0);
+    assert_true(passed);
+    assert_near(ek_lab_rate_at(rate, ms, 3, 600, &passed), 30);
+    assert_false(passed);
+    /* What comes back under the limit later does not count. */
+    assert_near(ek_lab_rate_at(rate, (const double[]){100, 300, 100}, 3, 200, &passed), 15);
+}
+
 static void test_knee(void **state)
 {
     (void)state;
@@ -179,9 +195,10 @@ static void test_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quantile), cmocka_unit_test(test_knee),
-        cmocka_unit_test(test_balance),  cmocka_unit_test(test_phase),
-        cmocka_unit_test(test_chain),    cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_quantile),        cmocka_unit_test(test_knee),
+        cmocka_unit_test(test_rate_at_a_limit), cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_phase),           cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
