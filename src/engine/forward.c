@@ -120,6 +120,21 @@ static void lay_out_model(carve *c, ek_forward *f)
         f->rope_freq[i] = pow((double)f->model->rope_base, -2.0 * i / (double)f->model->n_rot);
 }
 
+/** How much each micro-batch's plan and experts take; with two it is taken, too. */
+static void take_steps(carve *c, ek_forward *f, bool is_split)
+{
+    const ek_model_params *p = f->model;
+    int32_t n = f->params.batch_tokens_max;
+    ek_route_gate gate = ek_engine_gate_of(p);
+    size_t share_bytes = f->params.keel ? ek_keel_share_bytes(f->params.keel)
+                                        : ek_keel_shares_bytes(p->n_experts, p->n_experts, 1);
+    /* A layer's plan, and that of one round of what it defers. */
+    f->step_bytes = 2 * (ek_route_plan_bytes(&gate, n) + share_bytes) +
+                    ek_expert_step_bytes(f->params.dispatcher, n);
+    for (int32_t i = 0; is_split && i < EK_MICRO_BATCHES_MAX; i++)
+        f->micro[i].step = TAKE(c, uint8_t, f->step_bytes);
+}
+
 /** Everything that a batch writes to. */
 static void lay_out_batch(carve *c, ek_forward *f)
 {
@@ -143,19 +158,18 @@ static void lay_out_batch(carve *c, ek_forward *f)
     for (int32_t t = 0; t < f->n_threads; t++)
         take_thread(c, f, c->base ? &f->threads[t] : NULL);
 
-    /* What attention holds is done with when the experts begin: both use the same memory. */
+    /*
+     * What attention holds is done with when the experts begin: both use the same memory, unless
+     * one micro-batch attends while the other's experts are at work.
+     */
+    bool is_split = f->params.dispatcher->micro_batching != EK_MICRO_BATCHING_ONE;
+    take_steps(c, f, is_split);
     carve attention = *c;
     f->q = TAKE(&attention, float, rows *(size_t)(p->n_heads * p->head_dim_k));
     f->k = TAKE(&attention, float, rows *(size_t)(p->n_kv_heads * p->head_dim_k));
     f->v = TAKE(&attention, float, rows *(size_t)(p->n_kv_heads * p->head_dim_v));
     f->attended = take_act(&attention, n, p->n_heads * p->head_dim_v, f->attended_int8);
-    ek_route_gate gate = ek_engine_gate_of(p);
-    size_t share_bytes = f->params.keel ? ek_keel_share_bytes(f->params.keel)
-                                        : ek_keel_shares_bytes(p->n_experts, p->n_experts, 1);
-    /* A layer's plan, and that of one round of what it defers. */
-    f->step_bytes = 2 * (ek_route_plan_bytes(&gate, n) + share_bytes) +
-                    ek_expert_step_bytes(f->params.dispatcher, n);
-    f->step = TAKE(c, uint8_t, f->step_bytes);
+    if (!is_split) f->micro[0].step = TAKE(c, uint8_t, f->step_bytes);
     if (attention.used > c->used) c->used = attention.used;
 }
 
@@ -268,6 +282,7 @@ ek_status ek_engine_forward_create(const ek_forward_params *params, ek_forward *
     *f = describe(params);
     f->region = region;
     lay_out((carve){.base = region.base, .used = sizeof *f}, f);
+    ek_engine_microbatch_init(&f->microbatch_rule, params->dispatcher->micro_batching);
     *out_forward = f;
     return EK_OK;
 }
@@ -325,10 +340,6 @@ static ek_status add_seq(ek_forward *f, int32_t seq_idx, const ek_batch_seq *seq
         f->token_seq[t] = seq_idx;
         f->token_pos[t] = first_pos + i;
     }
-    for (int32_t i = 0; i < n; i += EK_ATTEND_TOKENS) {
-        int32_t end = i + EK_ATTEND_TOKENS < n ? i + EK_ATTEND_TOKENS : n;
-        f->units[f->n_units++] = (ek_attend_unit){seq_idx, f->n_tokens + i, f->n_tokens + end};
-    }
     f->n_tokens += n;
     for (int32_t i = n_rows; i > 0; i--)
         f->logits_token[f->n_logits++] = f->n_tokens - i;
@@ -339,13 +350,78 @@ static ek_status add_batch(ek_forward *f, const ek_batch *batch)
 {
     f->batch = batch;
     f->n_tokens = 0;
-    f->n_units = 0;
     f->n_logits = 0;
     for (int32_t i = 0; i < batch->n_seqs; i++) {
         ek_status status = add_seq(f, i, &batch->seqs[i]);
         if (status != EK_OK) return status;
     }
     return EK_OK;
+}
+
+/** Tokens [beg, end) as rows of their own, cut into attention units. */
+static ek_forward_rows cut_rows(ek_forward *f, int32_t beg, int32_t end, int32_t unit_beg)
+{
+    ek_forward_rows rows = {beg, end, unit_beg, unit_beg};
+    for (int32_t t = beg; t < end;) {
+        int32_t first = t, seq = f->token_seq[t];
+        while (t < end && f->token_seq[t] == seq && t - first < EK_ATTEND_TOKENS)
+            t++;
+        f->units[rows.unit_end++] = (ek_attend_unit){seq, first, t};
+    }
+    return rows;
+}
+
+/**
+ * One micro-batch or two halves. A token reads the keys of those before it in its own layer, so the
+ * border may lie anywhere, also within a prompt: the first half attends first, in every layer.
+ */
+static void cut_batch(ek_forward *f)
+{
+    f->n_micro = ek_engine_microbatch_choose(&f->microbatch_rule,
+                                             ek_route_params_of(f->params.router), f->n_tokens);
+    int32_t n_first = f->n_micro == 1 ? f->n_tokens : ek_engine_microbatch_first(f->n_tokens);
+    f->micro[0].rows = cut_rows(f, 0, n_first, 0);
+    if (f->n_micro > 1)
+        f->micro[1].rows = cut_rows(f, n_first, f->n_tokens, f->micro[0].rows.unit_end);
+}
+
+/** A micro-batch's part of a layer up to where its experts are handed over. */
+static ek_status begin_layer(ek_forward *f, int32_t micro_idx, int32_t layer_idx)
+{
+    ek_forward_micro *micro = &f->micro[micro_idx];
+    micro->layer_idx = f->layer_idx = layer_idx;
+    f->rows = micro->rows;
+    ek_engine_forward_phases(f, ek_engine_forward_attention);
+    return ek_engine_forward_moe_begin(f, micro);
+}
+
+static ek_status end_layer(ek_forward *f, int32_t micro_idx)
+{
+    ek_forward_micro *micro = &f->micro[micro_idx];
+    f->layer_idx = micro->layer_idx;
+    f->rows = micro->rows;
+    return ek_engine_forward_moe_end(f, micro);
+}
+
+/**
+ * All layers. With two micro-batches each is handed over before the other is waited for:
+ * A0 | B0 A0' A1 | B0' B1 | A1' A2 | ... where ' is the end of a layer.
+ */
+static ek_status run_layers(ek_forward *f)
+{
+    int32_t n_layers = f->model->n_layers;
+    ek_status status = begin_layer(f, 0, 0);
+    for (int32_t l = 0; l < n_layers && status == EK_OK; l++) {
+        if (f->n_micro > 1) status = begin_layer(f, 1, l);
+        if (status == EK_OK) status = end_layer(f, 0);
+        if (status == EK_OK && l + 1 < n_layers) status = begin_layer(f, 0, l + 1);
+        if (status == EK_OK && f->n_micro > 1) status = end_layer(f, 1);
+    }
+    for (int32_t i = 0; i < f->n_micro; i++) {
+        if (f->micro[i].is_out) ek_expert_cancel(f->params.dispatcher, &f->micro[i].work);
+        f->micro[i].is_out = false;
+    }
+    return status;
 }
 
 ek_status ek_engine_forward_run(ek_forward *forward, const ek_batch *batch, float *out_logits)
@@ -356,12 +432,13 @@ ek_status ek_engine_forward_run(ek_forward *forward, const ek_batch *batch, floa
     if (status != EK_OK || f->n_tokens == 0) return status;
 
     f->view = f->params.keel ? ek_keel_view(f->params.keel, beg_ns / NS_PER_US) : f->params.view;
+    cut_batch(f);
     ek_engine_forward_phases(f, ek_engine_forward_embed);
-    for (f->layer_idx = 0; f->layer_idx < f->model->n_layers; f->layer_idx++) {
-        ek_engine_forward_phases(f, ek_engine_forward_attention);
-        status = ek_engine_forward_moe(f);
-        if (status != EK_OK) return status;
-    }
+    int64_t layers_ns = ek_sys_now_ns();
+    status = run_layers(f);
+    if (status != EK_OK) return status;
+    int64_t now_ns = ek_sys_now_ns();
+    ek_engine_microbatch_learn(&f->microbatch_rule, f->n_tokens, f->n_micro, now_ns - layers_ns);
     if (f->n_logits > 0) {
         f->logits = out_logits;
         ek_engine_forward_phases(f, ek_engine_forward_logits);

@@ -28,6 +28,24 @@ static int32_t take(ek_forward *f, int32_t phase)
     return ek_sys_ticket_take(&f->tickets[phase]);
 }
 
+static int32_t n_rows(const ek_forward *f)
+{
+    return f->rows.token_end - f->rows.token_beg;
+}
+
+/** The next token of a phase that goes token by token, or token_end and more. */
+static int32_t take_token(ek_forward *f, int32_t phase)
+{
+    return f->rows.token_beg + take(f, phase);
+}
+
+/** The end of a phase: what others wrote in it may be read. */
+static void finish_phase(const ek_forward *f, int32_t thread_idx)
+{
+    ek_engine_forward_look(f, thread_idx);
+    ek_sys_pool_barrier(f->params.pool);
+}
+
 static void norm_token(const ek_forward *f, const float *weight, int32_t t)
 {
     int32_t d = f->model->d_model;
@@ -42,7 +60,8 @@ static void project_qkv(ek_forward *f, const ek_forward_layer *layer)
     float *y[3] = {f->q, f->k, f->v};
     int32_t tile[3];
     int32_t n_units[3];
-    ek_act x = ek_expert_act_rows(&f->normed, 0);
+    int32_t first = f->rows.token_beg;
+    ek_act x = ek_expert_act_rows(&f->normed, first);
     for (int32_t m = 0; m < 3; m++) {
         tile[m] = ek_expert_tile_rows(mat[m], 3, f->n_threads);
         n_units[m] = ek_expert_tile_count(mat[m]->n_rows, tile[m]);
@@ -51,7 +70,8 @@ static void project_qkv(ek_forward *f, const ek_forward_layer *layer)
         int32_t m = 0;
         for (; i >= n_units[m]; m++)
             i -= n_units[m];
-        ek_engine_forward_tile(f, mat[m], tile[m], i, &x, f->n_tokens, y[m]);
+        ek_engine_forward_tile(f, mat[m], tile[m], i, &x, n_rows(f),
+                               y[m] + (int64_t)first * mat[m]->n_rows);
     }
 }
 
@@ -205,38 +225,44 @@ static void attend(ek_forward *f, int32_t thread_idx)
 {
     int32_t per_unit = f->model->n_kv_heads / f->unit_heads;
     int32_t cols = f->unit_heads * f->group_heads * f->model->head_dim_v;
-    for (int32_t i; (i = take(f, PHASE_ATTEND)) < f->n_units * per_unit;) {
-        const ek_attend_unit *unit = &f->units[i / per_unit];
+    int32_t n_units = (f->rows.unit_end - f->rows.unit_beg) * per_unit;
+    for (int32_t i; (i = take(f, PHASE_ATTEND)) < n_units;) {
+        const ek_attend_unit *unit = &f->units[f->rows.unit_beg + i / per_unit];
         int32_t part = i % per_unit;
         for (int32_t h = 0; h < f->unit_heads; h++)
             attend_head(f, unit, part * f->unit_heads + h, &f->threads[thread_idx]);
         for (int32_t t = unit->token_beg; t < unit->token_end; t++)
             ek_expert_act_prepare(f->params.kernels, &f->attended, t, part * cols,
                                   (part + 1) * cols);
+        ek_engine_forward_look(f, thread_idx); /* a long context takes its time */
     }
 }
 
 static void project_out(ek_forward *f, const ek_forward_layer *layer)
 {
-    ek_act x = ek_expert_act_rows(&f->attended, 0);
+    int32_t first = f->rows.token_beg;
+    ek_act x = ek_expert_act_rows(&f->attended, first);
+    float *y = f->delta + (int64_t)first * f->model->d_model;
     int32_t tile = ek_expert_tile_rows(&layer->out, 1, f->n_threads);
     int32_t n_units = ek_expert_tile_count(layer->out.n_rows, tile);
     for (int32_t i; (i = take(f, PHASE_OUT)) < n_units;)
-        ek_engine_forward_tile(f, &layer->out, tile, i, &x, f->n_tokens, f->delta);
+        ek_engine_forward_tile(f, &layer->out, tile, i, &x, n_rows(f), y);
 }
 
 /** Gate logits, and with them the shared expert's one. */
 static void project_gate(ek_forward *f, const ek_forward_layer *layer)
 {
-    ek_act x = ek_expert_act_rows(&f->normed, 0);
+    int32_t first = f->rows.token_beg;
+    ek_act x = ek_expert_act_rows(&f->normed, first);
+    float *logits = f->gate_logits + (int64_t)first * layer->gate.n_rows;
     int32_t n_units = ek_expert_tile_count(layer->gate.n_rows, GATE_TILE_ROWS);
     int32_t n_shared = layer->shared_gate.data ? 1 : 0;
     for (int32_t i; (i = take(f, PHASE_GATE)) < n_units + n_shared;) {
         if (i < n_units)
-            ek_engine_forward_tile(f, &layer->gate, GATE_TILE_ROWS, i, &x, f->n_tokens,
-                                   f->gate_logits);
+            ek_engine_forward_tile(f, &layer->gate, GATE_TILE_ROWS, i, &x, n_rows(f), logits);
         else
-            ek_engine_forward_tile(f, &layer->shared_gate, 1, 0, &x, f->n_tokens, f->shared_logit);
+            ek_engine_forward_tile(f, &layer->shared_gate, 1, 0, &x, n_rows(f),
+                                   f->shared_logit + first);
     }
 }
 
@@ -246,28 +272,28 @@ void ek_engine_forward_attention(void *ctx, int32_t thread_idx)
     const ek_forward_layer *layer = &f->layers[f->layer_idx];
     int32_t d = f->model->d_model;
 
-    for (int32_t t; (t = take(f, PHASE_NORM)) < f->n_tokens;)
+    for (int32_t t; (t = take_token(f, PHASE_NORM)) < f->rows.token_end;)
         norm_token(f, layer->attn_norm, t);
-    ek_sys_pool_barrier(f->params.pool);
+    finish_phase(f, thread_idx);
 
     project_qkv(f, layer);
-    ek_sys_pool_barrier(f->params.pool);
+    finish_phase(f, thread_idx);
 
-    for (int32_t t; (t = take(f, PHASE_ROPE)) < f->n_tokens;)
+    for (int32_t t; (t = take_token(f, PHASE_ROPE)) < f->rows.token_end;)
         rope_token(f, layer, t);
-    ek_sys_pool_barrier(f->params.pool);
+    finish_phase(f, thread_idx);
 
     attend(f, thread_idx);
-    ek_sys_pool_barrier(f->params.pool);
+    finish_phase(f, thread_idx);
 
     project_out(f, layer);
-    ek_sys_pool_barrier(f->params.pool);
+    finish_phase(f, thread_idx);
 
-    for (int32_t t; (t = take(f, PHASE_FFN_NORM)) < f->n_tokens;) {
+    for (int32_t t; (t = take_token(f, PHASE_FFN_NORM)) < f->rows.token_end;) {
         f->params.kernels->axpy(1.0f, f->delta + (int64_t)t * d, d, f->x + (int64_t)t * d);
         norm_token(f, layer->ffn_norm, t);
     }
-    ek_sys_pool_barrier(f->params.pool);
+    finish_phase(f, thread_idx);
 
     project_gate(f, layer);
 }

@@ -5,11 +5,14 @@
  * Each part is a function that all threads of the pool execute together: phases in which units of
  * work are taken by ticket, with a barrier where a phase reads what another thread wrote in the one
  * before. What a unit computes does not depend on who takes it.
+ *
+ * Layers work on `rows`: all of the batch, or one of two micro-batches (microbatch.h).
  */
 #ifndef EK_ENGINE_FORWARD_INTERNAL_H
 #define EK_ENGINE_FORWARD_INTERNAL_H
 
 #include "engine/forward.h"
+#include "engine/microbatch.h"
 #include "expert/ffn.h"
 #include "sys/mem.h"
 
@@ -37,6 +40,28 @@ typedef struct ek_attend_unit {
     int32_t token_beg; /* into the batch's tokens */
     int32_t token_end;
 } ek_attend_unit;
+
+/** The rows that go through a layer together: those of a micro-batch. */
+typedef struct ek_forward_rows {
+    int32_t token_beg, token_end; /* of the batch */
+    int32_t unit_beg, unit_end;   /* attention units */
+} ek_forward_rows;
+
+/**
+ * A micro-batch and, from its layer's dispatch to its combine, what the dispatcher has borrowed.
+ * With two of them one is with the dispatcher while the other is computed here.
+ */
+typedef struct ek_forward_micro {
+    ek_forward_rows rows;
+    int32_t layer_idx;
+    bool is_out; /* dispatched, and not combined yet */
+    ek_route_plan plan;
+    ek_expert_work work;
+    ek_act x;
+    ek_arena scratch;   /* of the rounds: what dispatch took is free again after combine */
+    uint8_t *step;      /* (step_bytes) plan and experts */
+    int64_t handing_ns; /* what dispatch took of this thread */
+} ek_forward_micro;
 
 /** What one thread writes to while it attends or computes a hidden tile. */
 typedef struct ek_forward_thread {
@@ -76,12 +101,18 @@ struct ek_forward {
     int32_t *token_seq; /* sequence of the batch */
     int32_t *token_pos; /* position in it */
     ek_attend_unit *units;
-    int32_t n_units;
     int32_t *logits_token; /* (logits_rows_max) token whose logits are wanted */
     int32_t n_logits;
     float *logits;             /* borrowed for the run */
     const ek_route_view *view; /* loads as they were when the run began; NULL: not known */
+
+    /* What is being computed: rows of the batch, in a layer. */
     int32_t layer_idx;
+    ek_forward_rows rows;
+    ek_forward_micro micro[EK_MICRO_BATCHES_MAX];
+    int32_t n_micro;
+    int64_t service_ns; /* of the layer, by its first micro-batch */
+    ek_microbatch_rule microbatch_rule;
 
     /* Activations, all (batch_tokens_max, ..). */
     float *x;                 /* (.., d) the residual stream */
@@ -96,8 +127,7 @@ struct ek_forward {
     float *gate_logits;       /* (.., n_experts) */
     float *shared_logit;      /* (..) */
     ek_act_buf shared_hidden; /* (.., shared_ff) */
-    uint8_t *step;            /* (step_bytes) plan and experts; shares memory with q .. attended */
-    size_t step_bytes;
+    size_t step_bytes; /* of each micro-batch; with one it shares memory with q .. attended */
 
     ek_forward_thread *threads; /* (n_threads) */
     ek_sys_ticket tickets[EK_FORWARD_TICKETS];
@@ -123,7 +153,18 @@ void ek_engine_forward_logits(void *ctx, int32_t thread_idx);
  */
 void ek_engine_forward_attention(void *ctx, int32_t thread_idx);
 
-/** x += experts(normed). @return EK_OK; what the dispatcher failed with */
-EK_MUST ek_status ek_engine_forward_moe(ek_forward *f);
+/**
+ * x += experts(normed), of one micro-batch, in two halves: plan and hand over; compute the shared
+ * expert, wait, and sum up.
+ * @return EK_OK; what the dispatcher failed with: the micro-batch is not under way any more
+ */
+EK_MUST ek_status ek_engine_forward_moe_begin(ek_forward *f, ek_forward_micro *micro);
+EK_MUST ek_status ek_engine_forward_moe_end(ek_forward *f, ek_forward_micro *micro);
+
+/** On every thread, between pieces of work: the owner's lets the dispatcher move bytes. */
+static inline void ek_engine_forward_look(const ek_forward *f, int32_t thread_idx)
+{
+    if (thread_idx == 0 && f->n_micro > 1) ek_expert_progress(f->params.dispatcher);
+}
 
 #endif

@@ -23,9 +23,10 @@ static void shared_expert(void *ctx, int32_t thread_idx)
     const ek_forward_layer *layer = &f->layers[f->layer_idx];
     const ek_ffn *ffn = &layer->shared;
     int32_t d = f->model->d_model;
-    ek_act x = ek_expert_act_rows(&f->normed, 0);
+    int32_t first = f->rows.token_beg, n_rows = f->rows.token_end - first;
+    ek_act x = ek_expert_act_rows(&f->normed, first);
     const ek_ffn_rows rows = {
-        .x = &x, .n_rows = f->n_tokens, .h = &f->shared_hidden, .y = f->delta};
+        .x = &x, .n_rows = n_rows, .h = &f->shared_hidden, .row_beg = first, .y = f->delta};
 
     int32_t tile = ek_expert_tile_rows(&ffn->gate, 1, f->n_threads);
     int32_t n_units = ek_expert_tile_count(ffn->gate.n_rows, tile);
@@ -34,6 +35,7 @@ static void shared_expert(void *ctx, int32_t thread_idx)
                              min_i32((i + 1) * tile, ffn->gate.n_rows),
                              f->threads[thread_idx].ffn_scratch);
 
+    ek_engine_forward_look(f, thread_idx);
     ek_sys_pool_barrier(f->params.pool);
 
     tile = ek_expert_tile_rows(&ffn->down, 1, f->n_threads);
@@ -42,7 +44,7 @@ static void shared_expert(void *ctx, int32_t thread_idx)
         int32_t beg = i * tile;
         int32_t end = min_i32(beg + tile, d);
         ek_expert_ffn_down(kernels, ffn, &rows, beg, end);
-        for (int32_t t = 0; t < f->n_tokens; t++) {
+        for (int32_t t = first; t < f->rows.token_end; t++) {
             float gate = layer->shared_gate.data ? 1.0f / (1.0f + expf(-f->shared_logit[t])) : 1.0f;
             int64_t at = (int64_t)t * d + beg;
             kernels->axpy(gate, f->delta + at, end - beg, f->x + at);
@@ -65,7 +67,7 @@ static void count_requests(const ek_forward *f, const ek_route_plan *plan)
     ek_expert_stats *stats = f->params.stats;
     int32_t layer = f->layer_idx;
     for (int32_t t = 0; t < plan->n_tokens; t++) {
-        uint64_t *seen = f->batch->seqs[f->token_seq[t]].expert_seen;
+        uint64_t *seen = f->batch->seqs[f->token_seq[f->rows.token_beg + t]].expert_seen;
         for (int32_t k = 0; seen && k < plan->top_k; k++) {
             int32_t e = plan->expert_id[(int64_t)t * plan->top_k + k];
             if (e < 0) continue;
@@ -79,8 +81,8 @@ static void count_requests(const ek_forward *f, const ek_route_plan *plan)
 }
 
 /** A plan as a dispatcher takes it: cut into the devices' shares. */
-static ek_status work_of(const ek_forward *f, const ek_route_plan *plan, const ek_act *x,
-                         ek_arena *step, ek_expert_work *out_work)
+static ek_status work_of(const ek_forward *f, const ek_forward_micro *micro,
+                         const ek_route_plan *plan, ek_arena *step, ek_expert_work *out_work)
 {
     const ek_keel *keel = f->params.keel;
     ek_keel_shares shares;
@@ -90,6 +92,7 @@ static ek_status work_of(const ek_forward *f, const ek_route_plan *plan, const e
     if (status != EK_OK) return status;
     *out_work = (ek_expert_work){
         .layer = f->layer_idx,
+        .micro_batch = (int32_t)(micro - f->micro),
         .n_tokens = plan->n_tokens,
         .top_k = plan->top_k,
         .n_experts = plan->n_experts,
@@ -101,24 +104,30 @@ static ek_status work_of(const ek_forward *f, const ek_route_plan *plan, const e
         .device_beg = shares.device_beg,
         .share_expert = shares.share_expert,
         .share_row = shares.share_row,
-        .x = x,
+        .x = &micro->x,
     };
     return EK_OK;
 }
 
-/** What an expert could not take at once: a micro-batch of its own for each round. */
-static ek_status run_deferred(ek_forward *f, const ek_route_plan *plan, const ek_act *x,
-                              ek_arena scratch)
+/** Where the experts' outputs are added to. */
+static float *out_of(const ek_forward *f, const ek_forward_micro *micro)
+{
+    return f->x + (int64_t)micro->rows.token_beg * f->model->d_model;
+}
+
+/** What an expert could not take at once: a round of its own after the other. */
+static ek_status run_deferred(ek_forward *f, const ek_forward_micro *micro)
 {
     ek_status status = EK_OK;
-    for (int32_t round = 1; round <= plan->n_rounds && status == EK_OK; round++) {
-        ek_arena step = scratch;
+    for (int32_t round = 1; round <= micro->plan.n_rounds && status == EK_OK; round++) {
+        ek_arena step = micro->scratch;
         ek_route_plan later;
         ek_expert_work work;
-        status = ek_route_plan_deferred(plan, round, &step, &later);
-        if (status == EK_OK) status = work_of(f, &later, x, &step, &work);
+        status = ek_route_plan_deferred(&micro->plan, round, &step, &later);
+        if (status == EK_OK) status = work_of(f, micro, &later, &step, &work);
         if (status == EK_OK) status = ek_expert_dispatch(f->params.dispatcher, &work, &step);
-        if (status == EK_OK) status = ek_expert_combine(f->params.dispatcher, &work, f->x);
+        if (status == EK_OK)
+            status = ek_expert_combine(f->params.dispatcher, &work, out_of(f, micro));
         if (status == EK_OK) count_tokens(f, &later);
     }
     return status;
@@ -129,38 +138,58 @@ static const float *replay_gate(ek_forward *f, const ek_forward_layer *layer)
 {
     const ek_trace_replay *replay = f->params.replay;
     if (!replay) return layer->gate_bias;
-    for (int32_t t = 0; t < f->n_tokens; t++)
+    for (int32_t t = f->rows.token_beg; t < f->rows.token_end; t++)
         ek_trace_replay_logits(replay, f->batch->seqs[f->token_seq[t]].replay_key, f->token_pos[t],
                                f->layer_idx, f->gate_logits + (int64_t)t * replay->n_experts);
     return NULL;
 }
 
-ek_status ek_engine_forward_moe(ek_forward *f)
+ek_status ek_engine_forward_moe_begin(ek_forward *f, ek_forward_micro *micro)
 {
     const ek_forward_layer *layer = &f->layers[f->layer_idx];
-    ek_arena step = ek_arena_over(f->step, f->step_bytes);
-    ek_route_plan plan;
-    ek_expert_work work;
-    ek_act x = ek_expert_act_rows(&f->normed, 0);
+    ek_arena step = ek_arena_over(micro->step, f->step_bytes);
+    int32_t first = f->rows.token_beg, n_tokens = f->rows.token_end - first;
     const float *gate_bias = replay_gate(f, layer);
     int64_t beg_ns = ek_sys_now_ns();
-    ek_status status = ek_route_plan_layer(f->params.router, f->layer_idx, f->gate_logits,
-                                           gate_bias, f->n_tokens, f->view, &step, &plan);
-    if (status == EK_OK) status = work_of(f, &plan, &x, &step, &work);
+    ek_status status = ek_route_plan_layer(
+        f->params.router, f->layer_idx, f->gate_logits + (int64_t)first * f->model->n_experts,
+        gate_bias, n_tokens, f->view, &step, &micro->plan);
+    micro->x = ek_expert_act_rows(&f->normed, first);
+    if (status == EK_OK) status = work_of(f, micro, &micro->plan, &step, &micro->work);
     if (status != EK_OK) return status;
     int64_t planned_ns = ek_sys_now_ns();
     f->plan_ns += planned_ns - beg_ns;
-    if (f->probe.on_plan) f->probe.on_plan(f->probe.ctx, f->layer_idx, &plan);
+    if (f->probe.on_plan) f->probe.on_plan(f->probe.ctx, f->layer_idx, &micro->plan);
 
-    ek_arena scratch = step; /* of the rounds: what dispatch takes is free again after combine */
-    status = ek_expert_dispatch(f->params.dispatcher, &work, &step);
-    if (status != EK_OK) return status;
+    micro->scratch = step;
+    status = ek_expert_dispatch(f->params.dispatcher, &micro->work, &step);
+    micro->is_out = status == EK_OK;
+    micro->handing_ns = ek_sys_now_ns() - planned_ns;
+    return status;
+}
+
+/**
+ * A layer's service time is one figure for its step: what handing over, waiting and summing up took
+ * of it, of both micro-batches.
+ */
+static void tell_service(ek_forward *f, const ek_forward_micro *micro, int64_t beg_ns)
+{
+    int64_t own_ns = micro->handing_ns + ek_sys_now_ns() - beg_ns;
+    bool is_first = micro == &f->micro[0], is_last = micro == &f->micro[f->n_micro - 1];
+    f->service_ns = is_first ? own_ns : f->service_ns + own_ns;
+    if (is_last && f->params.keel) ek_keel_served(f->params.keel, f->service_ns / NS_PER_US);
+}
+
+ek_status ek_engine_forward_moe_end(ek_forward *f, ek_forward_micro *micro)
+{
+    int64_t beg_ns = ek_sys_now_ns();
     if (f->model->shared_ff > 0) ek_engine_forward_phases(f, shared_expert);
-    status = ek_expert_combine(f->params.dispatcher, &work, f->x);
-    if (status == EK_OK) status = run_deferred(f, &plan, &x, scratch);
+    micro->is_out = false;
+    ek_status status = ek_expert_combine(f->params.dispatcher, &micro->work, out_of(f, micro));
+    if (status == EK_OK) status = run_deferred(f, micro);
     if (status != EK_OK) return status;
-    if (f->params.keel) ek_keel_served(f->params.keel, (ek_sys_now_ns() - planned_ns) / NS_PER_US);
-    count_tokens(f, &plan);
-    count_requests(f, &plan);
+    tell_service(f, micro, beg_ns);
+    count_tokens(f, &micro->plan);
+    count_requests(f, &micro->plan);
     return EK_OK;
 }

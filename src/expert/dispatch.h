@@ -3,8 +3,12 @@
  *
  * The engine does not know whether experts live in this process (expert/local.h) or on other
  * machines (the cluster room implements the same table). A dispatcher executes plans and knows
- * nothing of policies. One owner thread (the engine's) calls it; dispatch and combine of one layer
- * always come in pairs, and the engine may compute something else (the shared expert) between them.
+ * nothing of policies. One owner thread (the engine's) calls it.
+ *
+ * A layer has two phases, dispatch and combine, which always come in pairs (or end with cancel);
+ * between them the engine may compute something else: the shared expert, and, where the dispatcher
+ * says that this gains, the other half of the step. Of a step's two *micro-batches* one is then
+ * computed by whoever has the experts while the engine computes the attention of the other.
  */
 #ifndef EK_EXPERT_DISPATCH_H
 #define EK_EXPERT_DISPATCH_H
@@ -20,6 +24,15 @@
 #include "sys/pool.h"
 #include "telemetry/experts.h"
 
+#define EK_MICRO_BATCHES_MAX 2 /* of a step */
+
+/** How many micro-batches a step is handed over in. */
+typedef enum ek_micro_batching {
+    EK_MICRO_BATCHING_ONE,  /* all rows of a layer at once */
+    EK_MICRO_BATCHING_TWO,  /* two, whenever a step has two rows */
+    EK_MICRO_BATCHING_AUTO, /* whichever was quicker for steps of that size */
+} ek_micro_batching;
+
 /**
  * One layer's work: a route plan's lists, the tokens they point to, and which device computes which
  * rows. All borrowed until combine returns.
@@ -29,6 +42,8 @@
  */
 typedef struct ek_expert_work {
     int32_t layer;
+    int32_t micro_batch; /* of the step, 0 first: works of different ones may be under way at once;
+                            the second never has more tokens than the first */
     int32_t n_tokens;
     int32_t top_k;
     int32_t n_experts;
@@ -55,6 +70,13 @@ typedef struct ek_dispatcher_ops {
      *   nothing but the token.
      */
     ek_status (*combine)(ek_dispatcher *self, const ek_expert_work *work, float *out);
+    /*
+     * Of dispatchers that can have two micro-batches under way; else NULL.
+     */
+    /** End a layer that was dispatched without its result; waits for what is under way. */
+    void (*cancel)(ek_dispatcher *self, const ek_expert_work *work);
+    /** While the owner computes something else: move what can be moved, without waiting. */
+    void (*progress)(ek_dispatcher *self);
     /** Step bytes that dispatch takes for a batch of n_tokens. */
     size_t (*step_bytes)(const ek_dispatcher *self, int32_t n_tokens);
     void (*destroy)(ek_dispatcher *self);
@@ -81,6 +103,7 @@ typedef struct ek_dispatcher_ops {
 /** Implementations embed this as their first member. */
 struct ek_dispatcher {
     const ek_dispatcher_ops *ops;
+    ek_micro_batching micro_batching; /* constant; ONE without cancel and progress */
     int64_t n_rows_lost; /* left out since it was made, because nobody had their expert; owner's */
 };
 
@@ -94,6 +117,17 @@ EK_MUST static inline ek_status ek_expert_combine(ek_dispatcher *d, const ek_exp
                                                   float *out)
 {
     return d->ops->combine(d, work, out);
+}
+
+/** @param work a second micro-batch, or a first one beside it, that was dispatched */
+static inline void ek_expert_cancel(ek_dispatcher *d, const ek_expert_work *work)
+{
+    if (d->ops->cancel) d->ops->cancel(d, work);
+}
+
+static inline void ek_expert_progress(ek_dispatcher *d)
+{
+    if (d->ops->progress) d->ops->progress(d);
 }
 
 static inline size_t ek_expert_step_bytes(const ek_dispatcher *d, int32_t n_tokens)

@@ -95,6 +95,7 @@ static void open_parts(const ek_rig_params *params, ek_rig *rig, ek_arena *perm)
         .device_stats = rig->devices,
     };
     must(ek_expert_local_create(&local, &rig->dispatcher, &err), &err);
+    if (params->wrap) rig->dispatcher = params->wrap(rig->dispatcher);
 }
 
 void ek_rig_open(const ek_rig_params *params, ek_rig *rig)

@@ -21,6 +21,8 @@ typedef struct ek_rig_params {
     bool prefix_cache;
     ek_route_params route;
     ek_keel_params keel;
+    /* Puts something in the dispatcher's place that owns it; NULL: nothing. */
+    ek_dispatcher *(*wrap)(ek_dispatcher *dispatcher);
 } ek_rig_params;
 
 typedef struct ek_rig {
