@@ -17,6 +17,7 @@
 #define DAY_S           INT64_C(86400)
 #define AUTHORITY_DAYS  3650
 #define NODE_DAYS       397
+#define MIB             1048576.0
 #define BACKDATE_S      3600 /* clocks of two machines differ */
 
 enum {
@@ -138,19 +139,26 @@ static bool print_workers(ek_str body)
         json_decref(root);
         return false;
     }
-    printf("%-24s %-9s %-6s %8s %9s %7s %8s %11s  %s\n", "worker", "state", "fabric", "experts",
-           "MiB", "threads", "rtt ms", "dispatches", "");
+    printf("%-24s %-9s %-6s %8s %9s %7s %8s %11s %17s  %s\n", "worker", "state", "fabric",
+           "experts", "MiB", "threads", "rtt ms", "dispatches", "buffers MiB", "");
     for (size_t i = 0; i < json_array_size(workers); i++) {
         const json_t *w = json_array_get(workers, i);
-        printf("%-24s %-9s %-6s %8.0f %9.1f %7.0f %8.2f %11.0f  %s\n", text_of(w, "address"),
-               text_of(w, "state"), text_of(w, "fabric"), number_of(w, "experts"),
-               number_of(w, "weight_bytes") / 1048576.0, number_of(w, "threads"),
-               number_of(w, "round_trip_ms"), number_of(w, "dispatches"), text_of(w, "why"));
+        printf("%-24s %-9s %-6s %8.0f %9.1f %7.0f %8.2f %11.0f %8.2f/%8.2f  %s\n",
+               text_of(w, "address"), text_of(w, "state"), text_of(w, "fabric"),
+               number_of(w, "experts"), number_of(w, "weight_bytes") / MIB, number_of(w, "threads"),
+               number_of(w, "round_trip_ms"), number_of(w, "dispatches"),
+               number_of(w, "buffer_used_bytes") / MIB, number_of(w, "buffer_reserved_bytes") / MIB,
+               text_of(w, "why"));
     }
     const json_t *rows = json_object_get(root, "rows");
     printf("rows redone %.0f, degraded %.0f; layers failed %.0f; answers late %.0f, stale %.0f\n",
            number_of(rows, "redone"), number_of(rows, "degraded"), number_of(rows, "failed_layers"),
            number_of(rows, "late_answers"), number_of(rows, "stale_answers"));
+    const json_t *overlap = json_object_get(root, "overlap");
+    printf("exchange with workers %.3f s, of which %.1f %% behind the front's own work; layers "
+           "overlapped %.0f\n",
+           number_of(overlap, "exchange_s"), 100 * number_of(overlap, "efficiency"),
+           number_of(overlap, "layers"));
     json_decref(root);
     return true;
 }

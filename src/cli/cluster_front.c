@@ -43,6 +43,24 @@ static ek_status place(ek_front *front, int32_t n_layers, ek_arena *perm, ek_eng
 
 /* ---- what the gateway tells ---- */
 
+/* Of what is kept for the largest layer there can be, the part that none has needed yet. */
+static double unused_share(uint64_t used, uint64_t reserved)
+{
+    return reserved > 0 ? 1.0 - (double)used / (double)reserved : 0.0;
+}
+
+/* How much of the way to the experts and back stood behind the front's own work. */
+static void add_overlap(const ek_front_counts *counts, ek_buf *json)
+{
+    double exchange_s = 1e-6 * (double)counts->exchange_us;
+    double hidden_s = 1e-6 * (double)counts->hidden_us;
+    ek_http_buf_addf(json, "},\"overlap\":{\"layers\":%llu",
+                     (unsigned long long)counts->overlapped_layers);
+    ek_http_json_add_number(json, "exchange_s", exchange_s);
+    ek_http_json_add_number(json, "hidden_s", hidden_s);
+    ek_http_json_add_number(json, "efficiency", exchange_s > 0 ? hidden_s / exchange_s : 0.0);
+}
+
 static void add_worker(ek_front *front, int32_t i, ek_buf *json)
 {
     ek_worker_report w;
@@ -66,6 +84,10 @@ static void add_worker(ek_front *front, int32_t i, ek_buf *json)
     ek_http_json_add_int(json, "dispatches", (int64_t)w.n_dispatches);
     ek_http_json_add_int(json, "bytes_sent", (int64_t)w.bytes_sent);
     ek_http_json_add_int(json, "bytes_received", (int64_t)w.bytes_received);
+    ek_http_json_add_int(json, "buffer_reserved_bytes", (int64_t)w.buffer_reserved_bytes);
+    ek_http_json_add_int(json, "buffer_used_bytes", (int64_t)w.buffer_used_bytes);
+    ek_http_json_add_number(json, "buffer_fragmentation",
+                            unused_share(w.buffer_used_bytes, w.buffer_reserved_bytes));
     ek_http_buf_addz(json, "}");
 }
 
@@ -82,6 +104,7 @@ static void report(void *ctx, ek_buf *json)
     ek_http_json_add_int(json, "failed_layers", (int64_t)counts.failed_layers);
     ek_http_json_add_int(json, "late_answers", (int64_t)counts.late_answers);
     ek_http_json_add_int(json, "stale_answers", (int64_t)counts.stale_answers);
+    add_overlap(&counts, json);
     ek_http_buf_addz(json, "}}");
 }
 

@@ -19,9 +19,16 @@ static bool is_drained(const ek_dispatch_peer *peer)
            atomic_load_explicit(&peer->member->draining, memory_order_acquire);
 }
 
+bool ek_cluster_peer_owes(const ek_dispatch_peer *peer)
+{
+    for (int32_t i = 0; i < peer->n_flights; i++)
+        if (!peer->flight[i].is_wanted) return true;
+    return false;
+}
+
 bool ek_cluster_peer_is_usable(const ek_dispatch_peer *peer)
 {
-    return !peer->owes && ek_cluster_session_is_up(peer->member->current);
+    return ek_cluster_session_is_up(peer->member->current) && !ek_cluster_peer_owes(peer);
 }
 
 bool ek_cluster_peer_has(const ek_dispatch_peer *peer, int32_t layer, int32_t expert)
@@ -29,60 +36,27 @@ bool ek_cluster_peer_has(const ek_dispatch_peer *peer, int32_t layer, int32_t ex
     return ek_cluster_set_has(&peer->member->current->set, layer, expert);
 }
 
-void ek_cluster_peer_break(ek_dispatch_peer *peer)
-{
-    ek_session *session = peer->member->current;
-    /* Its thread acquires it and joins the worker anew. */
-    atomic_store_explicit(&session->broken, true, memory_order_release);
-    peer->owes = peer->sending = peer->has_header = false;
-}
-
 /* ---- sessions ---- */
 
-static void adopt(ek_dispatch_peer *peer)
+static void adopt(ek_cluster_dispatcher *self, ek_dispatch_peer *peer)
 {
     ek_member *member = peer->member;
     if (!atomic_load_explicit(&member->incoming, memory_order_relaxed)) return;
     ek_session *session = atomic_exchange_explicit(&member->incoming, NULL, memory_order_acq_rel);
+    ek_cluster_flights_drop(self, peer); /* the session before has ended, and its link with it */
     ek_cluster_session_free(member->current);
     member->current = session;
-    peer->owes = peer->sending = peer->has_header = false;
     peer->busy_us = session->busy_us;
     peer->us_per_row = 0;
-    atomic_store_explicit(&member->late, false, memory_order_relaxed);
-}
-
-/* Throw away what comes of an answer that nobody waits for. */
-static void collect_debt(ek_cluster_dispatcher *self, ek_dispatch_peer *peer)
-{
-    ek_link *link = peer->member->current->data;
-    ek_status status = peer->sending ? link->ops->flush(link) : EK_OK;
-    if (status == EK_OK) {
-        peer->sending = false;
-        status = peer->has_header ? EK_OK : link->ops->header(link, &peer->in);
-    }
-    if (status == EK_OK) {
-        peer->has_header = true;
-        status = link->ops->body(link, NULL);
-    }
-    if (status == EK_AGAIN) return;
-    if (status != EK_OK) {
-        ek_cluster_peer_break(peer);
-    } else {
-        peer->owes = peer->has_header = false;
-        ek_counter_add(self->front->stale, 1);
-        ek_log(EK_LOG_INFO, "cluster", "caught_up", "worker=%s", peer->member->address);
-    }
-    atomic_store_explicit(&peer->member->late, false, memory_order_relaxed);
 }
 
 void ek_cluster_peers_refresh(ek_cluster_dispatcher *self)
 {
     for (int32_t i = 0; i < self->n_peers; i++) {
         ek_dispatch_peer *peer = &self->peers[i];
-        adopt(peer);
+        adopt(self, peer);
+        if (peer->n_flights > 0) ek_cluster_flights_move(self, peer);
         bool is_up = ek_cluster_session_is_up(peer->member->current);
-        if (peer->owes && is_up) collect_debt(self, peer);
         if (is_up || !peer->member->current)
             peer->down_us = 0;
         else if (peer->down_us == 0)
@@ -126,33 +100,37 @@ static double lot(uint64_t a, uint64_t b)
     return (double)(x >> 11) * 0x1p-53;
 }
 
-bool ek_cluster_peer_passes(const ek_cluster_dispatcher *self, const ek_dispatch_peer *peer,
-                            int32_t layer, int32_t expert)
+bool ek_cluster_peer_passes(const ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
+                            const ek_dispatch_peer *peer, int32_t expert)
 {
     const ek_session *session = peer->member->current;
     int64_t ramp_us = self->front->params.slow_start_us;
     if (!session->is_return) return false;
-    int64_t age_us = self->dispatch_us - session->began_us;
+    int64_t age_us = layer->dispatch_us - session->began_us;
     if (age_us >= ramp_us) return false;
     double share = SLOW_START_MIN + (1 - SLOW_START_MIN) * (double)age_us / (double)ramp_us;
-    return lot((uint64_t)layer << 32 | (uint32_t)expert, self->n_layers_done) >= share;
+    return lot((uint64_t)layer->work->layer << 32 | (uint32_t)expert, self->n_layers_done) >= share;
 }
 
-int32_t ek_cluster_peers_choose(const ek_cluster_dispatcher *self, int32_t layer, int32_t expert)
+int32_t ek_cluster_peers_choose(const ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
+                                int32_t expert)
 {
-    int32_t best = EK_NOBODY;
+    int32_t best = EK_NOBODY, best_assigned = 0;
     bool best_drained = true;
     for (int32_t i = 0; i < self->n_peers; i++) {
         const ek_dispatch_peer *peer = &self->peers[i];
-        if (!ek_cluster_peer_is_usable(peer) || !ek_cluster_peer_has(peer, layer, expert) ||
-            peer->n_jobs == EK_DISPATCH_JOBS_PER_PEER)
+        const ek_dispatch_desk *desk = &peer->desk[layer->micro_batch];
+        if (!ek_cluster_peer_is_usable(peer) ||
+            !ek_cluster_peer_has(peer, layer->work->layer, expert) ||
+            desk->n_jobs == EK_DISPATCH_JOBS_PER_PEER)
             continue;
-        bool drained = is_drained(peer) || ek_cluster_peer_passes(self, peer, layer, expert);
+        bool drained = is_drained(peer) || ek_cluster_peer_passes(self, layer, peer, expert);
         bool better = best == EK_NOBODY || (best_drained && !drained) ||
-                      (best_drained == drained && peer->n_assigned < self->peers[best].n_assigned);
+                      (best_drained == drained && desk->n_assigned < best_assigned);
         if (!better) continue;
         best = i;
         best_drained = drained;
+        best_assigned = desk->n_assigned;
     }
     return best;
 }

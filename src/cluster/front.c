@@ -87,12 +87,27 @@ static ek_status open_metrics(ek_front *front, ek_metrics *metrics, ek_err *err)
     front->answer_time = ek_telemetry_hist(
         metrics, "evenkeel_cluster_answer_seconds", NULL, 1e-6, ek_latency_bounds,
         ek_latency_n_bounds, "Time from a layer's dispatch until a worker's answer is there.");
+    front->overlapped = ek_telemetry_counter(
+        metrics, "evenkeel_cluster_overlapped_layers_total", NULL,
+        "Layers of a micro-batch that were handed over while the other one was under way.");
+    front->exchange_time = ek_telemetry_hist(
+        metrics, "evenkeel_cluster_exchange_seconds", NULL, 1e-6, ek_latency_bounds,
+        ek_latency_n_bounds, "Time from a layer's dispatch until its last answer is there.");
+    front->hidden_time = ek_telemetry_hist(
+        metrics, "evenkeel_cluster_hidden_seconds", NULL, 1e-6, ek_latency_bounds,
+        ek_latency_n_bounds, "Part of it in which the front computed something else.");
     for (int32_t i = 0; i < front->n_members; i++) {
         ek_member *m = &front->members[i];
         char labels[EK_METRICS_LABELS_MAX];
         snprintf(labels, sizeof labels, "worker=\"%.100s\"", m->address);
         m->up = ek_telemetry_gauge(metrics, "evenkeel_cluster_worker_up", labels, 1,
                                    "1 while a worker is joined, else 0.");
+        m->buffer_reserved_bytes =
+            ek_telemetry_gauge(metrics, "evenkeel_cluster_buffer_reserved_bytes", labels, 1,
+                               "Address space of the buffers for a worker's messages.");
+        m->buffer_used_bytes =
+            ek_telemetry_gauge(metrics, "evenkeel_cluster_buffer_used_bytes", labels, 1,
+                               "What a layer has needed of them at most.");
         m->losses = ek_telemetry_counter(metrics, "evenkeel_cluster_worker_losses_total", labels,
                                          "Times that a worker went while it was needed.");
     }
@@ -293,6 +308,8 @@ void ek_cluster_front_report(ek_front *front, int32_t worker, ek_worker_report *
         .n_dispatches = atomic_load_explicit(&m->n_dispatches, memory_order_relaxed),
         .bytes_sent = atomic_load_explicit(&m->bytes_sent, memory_order_relaxed),
         .bytes_received = atomic_load_explicit(&m->bytes_received, memory_order_relaxed),
+        .buffer_reserved_bytes = atomic_load_explicit(&m->buffer_reserved, memory_order_relaxed),
+        .buffer_used_bytes = atomic_load_explicit(&m->buffer_used, memory_order_relaxed),
         .n_joined = atomic_load_explicit(&m->n_joined, memory_order_relaxed),
     };
     if (!is_joined(m))
@@ -319,6 +336,9 @@ void ek_cluster_front_counts(ek_front *front, ek_front_counts *out_counts)
         .failed_layers = ek_counter_get(front->failed),
         .stale_answers = ek_counter_get(front->stale),
         .late_answers = ek_counter_get(front->late),
+        .overlapped_layers = ek_counter_get(front->overlapped),
+        .exchange_us = atomic_load_explicit(&front->exchange_time->sum, memory_order_relaxed),
+        .hidden_us = atomic_load_explicit(&front->hidden_time->sum, memory_order_relaxed),
     };
 }
 

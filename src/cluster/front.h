@@ -79,16 +79,21 @@ typedef struct ek_worker_report {
     int32_t queue;
     uint64_t n_dispatches;
     uint64_t bytes_sent, bytes_received;
-    uint64_t n_joined; /* times */
+    uint64_t buffer_reserved_bytes; /* for its messages: address space */
+    uint64_t buffer_used_bytes;     /* of that, by a layer at most so far */
+    uint64_t n_joined;              /* times */
 } ek_worker_report;
 
-/** What has happened to rows, since start. */
+/** What has happened to layers and their rows, since start. */
 typedef struct ek_front_counts {
     uint64_t redone_rows;   /* computed by another worker than the one that had them first */
     uint64_t degraded_rows; /* left out: nobody had their expert */
     uint64_t failed_layers;
-    uint64_t stale_answers; /* that came when rows were somebody else's */
-    uint64_t late_answers;  /* dispatches that were not answered in time */
+    uint64_t stale_answers;     /* that came when rows were somebody else's */
+    uint64_t late_answers;      /* dispatches that were not answered in time */
+    uint64_t overlapped_layers; /* that went out while the step's other half was under way */
+    uint64_t exchange_us;       /* from dispatches until the last answer was there */
+    uint64_t hidden_us;         /* of that, while the front computed something else */
 } ek_front_counts;
 
 void ek_cluster_front_report(ek_front *front, int32_t worker, ek_worker_report *out_report);

@@ -65,6 +65,7 @@ typedef struct ek_member {
     _Atomic bool late;
     _Atomic uint64_t n_dispatches;
     _Atomic uint64_t bytes_sent, bytes_received;
+    _Atomic uint64_t buffer_reserved, buffer_used; /* bytes; used: at most so far */
     /* Written by whoever administers. */
     _Atomic bool drained;
 
@@ -74,6 +75,7 @@ typedef struct ek_member {
     ek_expert_set offered; /* of the last session; its bits are owned */
 
     ek_gauge *up;
+    ek_gauge *buffer_reserved_bytes, *buffer_used_bytes;
     ek_counter *losses;
 } ek_member;
 

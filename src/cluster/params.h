@@ -25,6 +25,13 @@ typedef enum ek_cluster_combine {
     EK_CLUSTER_COMBINE_SUMMED, /* workers sum their rows of each token: fewer bytes */
 } ek_cluster_combine;
 
+/** In how many micro-batches a step goes through its layers. */
+typedef enum ek_cluster_microbatches {
+    EK_CLUSTER_MICROBATCHES_AUTO, /* as many as are quicker for steps of that size */
+    EK_CLUSTER_MICROBATCHES_ONE,
+    EK_CLUSTER_MICROBATCHES_TWO,
+} ek_cluster_microbatches;
+
 /** What becomes of tokens whose expert nobody has any more. */
 typedef enum ek_cluster_loss {
     EK_CLUSTER_LOSS_FAIL,    /* the requests of the step fail */
@@ -39,6 +46,7 @@ typedef struct ek_cluster_params {
     ek_cluster_wire wire;
     ek_cluster_combine combine;
     ek_cluster_loss on_loss;
+    ek_cluster_microbatches microbatches;
     int64_t join_timeout_us;  /* how long start-up waits for workers */
     int64_t hung_us;          /* a worker that says nothing for so long is given up */
     int64_t hedge_us;         /* rows that are not back by then are given to somebody else, too */

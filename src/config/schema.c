@@ -21,6 +21,7 @@ static_assert(sizeof(ek_route_policy) == sizeof(int32_t), "choices are written a
 static_assert(sizeof(ek_link_fabric_choice) == sizeof(int32_t) &&
                   sizeof(ek_cluster_wire) == sizeof(int32_t) &&
                   sizeof(ek_cluster_combine) == sizeof(int32_t) &&
+                  sizeof(ek_cluster_microbatches) == sizeof(int32_t) &&
                   sizeof(ek_cluster_loss) == sizeof(int32_t),
               "choices are written as int32_t");
 
@@ -90,6 +91,10 @@ static const ek_config_choice fabrics[] = {{"auto", EK_CLUSTER_FABRIC_AUTO},
                                            {NULL, 0}};
 static const ek_config_choice wires[] = {
     {"f32", EK_CLUSTER_WIRE_F32}, {"bf16", EK_CLUSTER_WIRE_BF16}, {NULL, 0}};
+static const ek_config_choice microbatches[] = {{"auto", EK_CLUSTER_MICROBATCHES_AUTO},
+                                                {"1", EK_CLUSTER_MICROBATCHES_ONE},
+                                                {"2", EK_CLUSTER_MICROBATCHES_TWO},
+                                                {NULL, 0}};
 static const ek_config_choice combines[] = {
     {"exact", EK_CLUSTER_COMBINE_EXACT}, {"summed", EK_CLUSTER_COMBINE_SUMMED}, {NULL, 0}};
 static const ek_config_choice losses[] = {
@@ -274,6 +279,13 @@ const ek_config_key ek_config_keys[] = {
      .help = "What comes back: each expert's output (`exact`: the answer does not depend on the "
              "workers, bit for bit), or each worker's sum per token (`summed`: fewer bytes where a "
              "worker has several of a token's experts)."},
+    {"cluster", "microbatches", EK_CONFIG_CHOICE, AT(ek_cluster_microbatches, cluster.microbatches),
+     "auto", .choices = microbatches,
+     .help =
+         "In how many halves a step goes through its layers: with `2` one half's experts are at "
+         "work while the front computes the attention of the other. `auto` takes what was "
+         "quicker for steps of that size, and never cuts one of less than 16 tokens. Answers "
+         "do not depend on it."},
     {"cluster", "on_loss", EK_CONFIG_CHOICE, AT(ek_cluster_loss, cluster.on_loss), "fail",
      .choices = losses,
      .help = "When no worker has an expert any more: its requests get 503 (`fail`), or its part is "

@@ -15,6 +15,8 @@ import harness  # noqa: E402
 # What data travel over: every test of answers and failures runs with each of tcp, tls and ucx.
 FABRIC = os.environ.get("EK_FABRIC", "auto")
 os.environ.setdefault("UCX_NET_DEVICES", "lo")
+# In how many halves steps go through their layers: changes no answer, and everything has to work with either.
+MICROBATCHES = os.environ.get("EK_MICROBATCHES", "auto")
 
 MODEL = harness.SOURCE / "models/evenkeel-demo.gguf"
 PROMPTS = ["Once upon a time", "1 2 3 4 5", "def main():", "\u7269\u6d41\u8ba2\u5355\u67e5\u8be2", "Long ago in a land " * 12]
@@ -97,7 +99,7 @@ class Front(harness.Server):
     def __init__(self, certs, workers, *arguments, **fields):
         addresses = ",".join(worker if isinstance(worker, str) else worker.address for worker in workers)
         super().__init__("--threads", "1", "--workers", addresses, "--certs", str(certs), "--set",
-                         f"cluster.fabric={FABRIC}", "--set", "cluster.hung_after=1m", "--set", "cluster.hedge_after=1m",
+                         f"cluster.fabric={FABRIC}", "--set", f"cluster.microbatches={MICROBATCHES}", "--set", "cluster.hung_after=1m", "--set", "cluster.hedge_after=1m",
                          *arguments, model=MODEL, **fields)
 
     def __exit__(self, kind, value, trace):

@@ -2,6 +2,7 @@
 """Goal: where experts are computed changes nothing about an answer.
 Method: greedy answers of one process against those of a front with two and four workers, with and without replicas,
 encrypted and bare; numbers as bf16 against themselves with another number of workers."""
+import concurrent.futures
 import json
 import time
 import unittest
@@ -41,6 +42,33 @@ class Answers(unittest.TestCase):
 
     def test_four_workers(self):
         self.check(QUARTERS, expected=self.expected)
+
+    def test_micro_batches(self):
+        # One answer alone has one row a step after its prompt; several at once are cut in every step.
+        with harness.folder() as tmp:
+            certs = make_certs(tmp / "certs", "w0", "w1")
+            with Worker(certs / "w0", "--experts", "*:0-20") as a, Worker(certs / "w1", "--experts", "*:12-31") as b:
+                for count in ("1", "2"):
+                    with Front(certs / "front", [a, b], "--set", f"cluster.microbatches={count}") as front:
+                        with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
+                            answers = list(pool.map(lambda prompt: complete(front, prompt)[1], PROMPTS))
+                        self.assertEqual(answers, self.expected)
+                        overlapped = metric(front, "evenkeel_cluster_overlapped_layers_total")
+                        hidden = metric(front, "evenkeel_cluster_hidden_seconds_sum")
+                        self.assertEqual(overlapped > 100, count == "2", overlapped)
+                        cluster = json.loads(front.request("GET", "/v1/cluster")[2])
+                        self.assertEqual(cluster["overlap"]["layers"], overlapped)
+                        if count == "2":
+                            self.assertGreater(hidden, 0)
+                            self.assertGreater(cluster["overlap"]["efficiency"], 0)
+                            self.assertLess(cluster["overlap"]["efficiency"], 1)
+                        for worker in cluster["workers"]:
+                            self.assertGreater(worker["buffer_used_bytes"], 10000)
+                            self.assertGreater(worker["buffer_reserved_bytes"], worker["buffer_used_bytes"])
+                            unused = 1 - worker["buffer_used_bytes"] / worker["buffer_reserved_bytes"]
+                            self.assertAlmostEqual(worker["buffer_fragmentation"], unused, 3)
+                        done = harness.run("cluster", "status", "--url", front.url)
+                        self.assertRegex(done.stdout, rf"layers overlapped {overlapped:.0f}\n$")
 
     def test_layers_on_different_workers(self):
         self.check(["0-1:*", "2-3:*"], expected=self.expected)

@@ -222,6 +222,54 @@ class Failures(unittest.TestCase):
             self.assertGreater(metric(front, "evenkeel_cluster_redone_rows_total"), 0)
             self.assertLessEqual(len(traffic.wrong), 1, traffic.wrong)
 
+    def overlapping(self, *sets):
+        """Workers that a layer waits 10 ms for, so that nearly always both halves of a step are under way."""
+        folder = harness.folder()
+        tmp = folder.__enter__()
+        self.addCleanup(folder.__exit__, None, None, None)
+        certs = make_certs(tmp / "certs", *[f"w{i}" for i in range(len(sets))])
+        return certs, [self.keep(Worker(certs / f"w{i}", "--experts", which, "--set", "worker.pace_latency=10ms"))
+                       for i, which in enumerate(sets)]
+
+    def test_killed_while_both_halves_are_under_way(self):
+        certs, (a, b) = self.overlapping("all", "all")
+        with Front(certs / "front", [a, b], "--set", "cluster.microbatches=2") as front, \
+                Traffic(front, self.expected) as traffic:
+            traffic.wait_for(3)
+            b.send_signal(signal.SIGKILL)
+            traffic.wait_for(6)
+            self.assertEqual(traffic.wrong, [])
+            self.assertGreater(metric(front, "evenkeel_cluster_overlapped_layers_total"), 100)
+            self.assertGreater(metric(front, "evenkeel_cluster_redone_rows_total"), 0)
+            self.assertEqual(metric(front, "evenkeel_cluster_failed_layers_total"), 0)
+
+    def test_stopped_while_both_halves_are_under_way(self):
+        # Two answers are owed then, and both are thrown away before it gets anything again.
+        certs, (a, b) = self.overlapping("all", "all")
+        with Front(certs / "front", [a, b], "--set", "cluster.microbatches=2", "--set",
+                   "cluster.hedge_after=200ms") as front, Traffic(front, self.expected) as traffic:
+            traffic.wait_for(3)
+            b.send_signal(signal.SIGSTOP)
+            wait_until(lambda: metric(front, "evenkeel_cluster_late_answers_total") > 0, "its being late")
+            traffic.wait_for(3)
+            b.send_signal(signal.SIGCONT)
+            wait_until(lambda: metric(front, "evenkeel_cluster_stale_answers_total") > 0, "a stale answer")
+            wait_until(lambda: states(front) == ["serving", "serving"], "its having caught up")
+            traffic.wait_for(3)
+            self.assertEqual(traffic.wrong, [])
+
+    def test_a_half_fails_while_the_other_is_under_way(self):
+        certs, (a, b) = self.overlapping("*:0-15", "*:16-31")
+        with Front(certs / "front", [a, b], "--set", "cluster.microbatches=2", "--set", "cluster.loss_wait=0s") as front:
+            with Traffic(front, self.expected) as traffic:
+                traffic.wait_for(3)
+                b.send_signal(signal.SIGKILL)
+                wait_until(lambda: traffic.wrong, "a failure")
+            self.assertEqual({status for _, status, _ in traffic.wrong}, {503}, traffic.wrong)
+            self.keep(b.again())
+            wait_until(lambda: states(front) == ["serving", "serving"], "its return")
+            self.assertEqual(texts(front), self.expected)
+
     def test_restarted_without_a_replica(self):
         # Everything waits for its return, and nothing fails.
         certs, (a, b) = self.rig("*:0-15", "*:16-31")
