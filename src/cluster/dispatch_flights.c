@@ -86,8 +86,9 @@ static bool is_answer(const ek_dispatch_flight *flight, const ek_wire_header *in
            in->body_bytes == flight->answer_bytes;
 }
 
-static void count_busy(ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
-                       ek_dispatch_peer *peer, const ek_dispatch_job *job, int64_t now_us)
+/* @return how long the worker computed since its last answer, as far as it says */
+static int64_t count_busy(ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
+                          ek_dispatch_peer *peer, const ek_dispatch_job *job, int64_t now_us)
 {
     int32_t layer_idx = job->header.layer;
     int64_t service_us = now_us - layer->dispatch_us;
@@ -95,25 +96,36 @@ static void count_busy(ek_cluster_dispatcher *self, const ek_dispatch_layer *lay
     for (int32_t s = 0; self->setup.stats && s < job->header.n_shares; s++)
         ek_telemetry_experts_add_busy(self->setup.stats, layer_idx, job->share_expert[s],
                                       (int64_t)busy_us[s] * NS_PER_US, service_us);
+    /* All that the worker did since its last answer, for other fronts, too: its load. */
+    uint64_t busy = peer->in.busy_us > peer->busy_us ? peer->in.busy_us - peer->busy_us : 0;
     if (self->setup.device_stats) {
-        /* All that the worker did since its last answer, for other fronts, too: its load. */
-        uint64_t busy = peer->in.busy_us > peer->busy_us ? peer->in.busy_us - peer->busy_us : 0;
         ek_telemetry_experts_add_tokens(self->setup.device_stats, layer_idx, peer->member->idx,
                                         job->header.n_rows);
         ek_telemetry_experts_add_busy(self->setup.device_stats, layer_idx, peer->member->idx,
                                       (int64_t)busy * NS_PER_US, service_us);
     }
-    if (peer->in.busy_us > peer->busy_us) peer->busy_us = peer->in.busy_us;
+    peer->busy_us += busy;
+    return (int64_t)busy;
+}
+
+/* On the watching clock. A worker computes one dispatch after the other: the second waits. */
+static int64_t waited(const ek_dispatch_peer *peer, const ek_dispatch_flight *flight,
+                      int64_t watch_us)
+{
+    bool is_second = peer->answered_watch_us > flight->sent_watch_us;
+    return watch_us - (is_second ? peer->answered_watch_us : flight->sent_watch_us);
 }
 
 /* A worker computes one dispatch after the other: the second waits for the first. */
 static void time_answer(ek_cluster_dispatcher *self, ek_dispatch_peer *peer,
-                        const ek_dispatch_flight *flight, int64_t now_us)
+                        const ek_dispatch_flight *flight, int64_t computed_us, int64_t now_us)
 {
     int64_t from_us = flight->sent_us > peer->answered_us ? flight->sent_us : peer->answered_us;
     double us_per_row = (double)(now_us - from_us) / flight->header.n_rows;
     peer->us_per_row += RECENT * (us_per_row - peer->us_per_row);
     ek_hist_record(self->front->answer_time, (uint64_t)(now_us - flight->sent_us));
+    int64_t waited_us = waited(peer, flight, ek_cluster_watch_us(self, now_us));
+    ek_cluster_peer_answered(self, &self->layer[flight->micro_batch], peer, waited_us, computed_us);
 }
 
 static void take_answer(ek_cluster_dispatcher *self, ek_dispatch_peer *peer,
@@ -133,8 +145,8 @@ static void take_answer(ek_cluster_dispatcher *self, ek_dispatch_peer *peer,
     job->is_answered = true;
     layer->answered_us = now_us;
     peer->desk[flight->micro_batch].pending = false;
-    count_busy(self, layer, peer, job, now_us);
-    time_answer(self, peer, flight, now_us);
+    int64_t computed_us = count_busy(self, layer, peer, job, now_us);
+    time_answer(self, peer, flight, computed_us, now_us);
     atomic_store_explicit(&peer->member->bytes_sent, link->bytes_sent, memory_order_relaxed);
     atomic_store_explicit(&peer->member->bytes_received, link->bytes_received,
                           memory_order_relaxed);
@@ -268,14 +280,20 @@ static int32_t find_flight(const ek_dispatch_peer *peer, const ek_dispatch_layer
     return at;
 }
 
-/* How long an answer may take before others are asked: a large batch takes its time. */
+/*
+ * How long an answer may take before others are asked: a large batch takes its time, and a slow
+ * worker more, but a slow way must not make the front ever more patient.
+ */
 static int64_t patience_us(const ek_cluster_dispatcher *self, const ek_dispatch_peer *peer,
                            int32_t at)
 {
     int64_t least_us = self->front->params.hedge_us, n_rows = 0;
     for (int32_t i = 0; i <= at; i++)
         n_rows += peer->flight[i].header.n_rows;
-    int64_t usual_us = (int64_t)(PATIENCE * peer->us_per_row * (double)n_rows);
+    double us_per_row = peer->us_per_row;
+    double most_us_per_row = PATIENCE * ek_cluster_peers_us_per_row(self, NULL);
+    if (us_per_row > most_us_per_row) us_per_row = most_us_per_row;
+    int64_t usual_us = (int64_t)(PATIENCE * us_per_row * (double)n_rows);
     return usual_us > least_us ? usual_us : least_us;
 }
 
@@ -287,9 +305,7 @@ void ek_cluster_flights_give_up_late(ek_cluster_dispatcher *self, ek_dispatch_la
         if (!peer->desk[layer->micro_batch].pending) continue;
         int32_t at = find_flight(peer, layer);
         const ek_dispatch_flight *flight = &peer->flight[at];
-        int64_t waited_us =
-            watch_us - (flight->sent_watch_us > peer->answered_watch_us ? flight->sent_watch_us
-                                                                        : peer->answered_watch_us);
+        int64_t waited_us = waited(peer, flight, watch_us);
         if (waited_us < patience_us(self, peer, at)) continue;
         if (waited_us < self->front->params.layer_timeout_us &&
             !has_stand_ins(self, peer, layer->micro_batch))
@@ -298,6 +314,7 @@ void ek_cluster_flights_give_up_late(ek_cluster_dispatcher *self, ek_dispatch_la
                peer->member->address, (int)flight->header.layer, (long long)(waited_us / 1000),
                (int)flight->header.n_rows);
         ek_counter_add(self->front->late, 1);
+        ek_cluster_peer_was_late(self, layer, peer, waited_us);
         ek_cluster_flights_abandon(self, peer, layer->micro_batch);
     }
 }

@@ -77,10 +77,13 @@ typedef struct ek_dispatch_peer {
     ek_wire_header in;   /* header of what arrives */
     int64_t answered_us; /* when its last answer was there */
     int64_t answered_watch_us;
-    int32_t told;          /* how it stood when the engine last asked (peer_standing) */
-    int64_t down_us;       /* since when it is not there; 0: it is, or never was */
-    uint64_t busy_us;      /* of the worker, as far as it is counted */
-    double us_per_row;     /* that its answers took lately; 0: not known */
+    int32_t told;      /* how it stood when the engine last asked (peer_standing) */
+    int64_t down_us;   /* since when it is not there; 0: it is, or never was */
+    uint64_t busy_us;  /* of the worker, as far as it is counted */
+    double us_per_row; /* that its answers took lately; 0: not known */
+    int32_t strikes;   /* slow answers more than quick ones (dispatch_slow.c) */
+    int64_t pass_us;   /* how long it is passed by next time, but for doubling; 0: it is quick */
+    int64_t pass_until_us;
     size_t reserved_bytes; /* buffers of both desks */
 } ek_dispatch_peer;
 
@@ -152,8 +155,8 @@ bool ek_cluster_peer_has(const ek_dispatch_peer *peer, int32_t layer, int32_t ex
 int32_t ek_cluster_peers_choose(const ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
                                 int32_t expert);
 /**
- * Slow start: for a while after a worker has come back, only a growing part of what others could do
- * as well. Should it pass these rows by?
+ * Should others have these rows, if they can? For a while after a worker has come back (slow start:
+ * it gets a growing part of them), and while the way to it is slow.
  */
 bool ek_cluster_peer_passes(const ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
                             const ek_dispatch_peer *peer, int32_t expert);
@@ -164,6 +167,25 @@ bool ek_cluster_peers_may_return(const ek_cluster_dispatcher *self, int32_t laye
 bool ek_cluster_peers_changed(ek_dispatcher *base, bool *out_loads_known);
 void ek_cluster_peers_slots(const ek_dispatcher *base, int32_t layer, const int32_t *slot_beg,
                             int32_t *out_slot_expert);
+
+/* ---- dispatch_slow.c ---- */
+
+/**
+ * The least that answers of usable peers take per row.
+ * @param but left out; NULL: nobody is
+ * @return us; 0: not known
+ */
+double ek_cluster_peers_us_per_row(const ek_cluster_dispatcher *self, const ek_dispatch_peer *but);
+/**
+ * An awaited answer is here: is the way to its worker too slow?
+ * @param took_us     on the watching clock, since the job was sent or the answer before it was here
+ * @param computed_us how long the worker computed, of that
+ */
+void ek_cluster_peer_answered(ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
+                              ek_dispatch_peer *peer, int64_t took_us, int64_t computed_us);
+/** Its answer did not come in time, and somebody else is asked. */
+void ek_cluster_peer_was_late(ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
+                              ek_dispatch_peer *peer, int64_t waited_us);
 
 /* ---- dispatch_jobs.c ---- */
 

@@ -48,6 +48,8 @@ static void adopt(ek_cluster_dispatcher *self, ek_dispatch_peer *peer)
     member->current = session;
     peer->busy_us = session->busy_us;
     peer->us_per_row = 0;
+    peer->strikes = 0;
+    peer->pass_us = peer->pass_until_us = 0;
 }
 
 void ek_cluster_peers_refresh(ek_cluster_dispatcher *self)
@@ -105,6 +107,7 @@ bool ek_cluster_peer_passes(const ek_cluster_dispatcher *self, const ek_dispatch
 {
     const ek_session *session = peer->member->current;
     int64_t ramp_us = self->front->params.slow_start_us;
+    if (layer->dispatch_us < peer->pass_until_us) return true;
     if (!session->is_return) return false;
     int64_t age_us = layer->dispatch_us - session->began_us;
     if (age_us >= ramp_us) return false;

@@ -87,6 +87,9 @@ static ek_status open_metrics(ek_front *front, ek_metrics *metrics, ek_err *err)
     front->answer_time = ek_telemetry_hist(
         metrics, "evenkeel_cluster_answer_seconds", NULL, 1e-6, ek_latency_bounds,
         ek_latency_n_bounds, "Time from a layer's dispatch until a worker's answer is there.");
+    front->passed_by = ek_telemetry_counter(metrics, "evenkeel_cluster_passed_by_total", NULL,
+                                            "Times that a worker was passed by for a while, "
+                                            "because its answers were long on their way.");
     front->overlapped = ek_telemetry_counter(
         metrics, "evenkeel_cluster_overlapped_layers_total", NULL,
         "Layers of a micro-batch that were handed over while the other one was under way.");

@@ -23,7 +23,7 @@ struct ek_front {
 
     /* Counted by the engine's thread; up and losses of members by theirs. */
     ek_sys_region metrics_region; /* where nobody else has a registry */
-    ek_counter *redone, *degraded, *failed, *stale, *late, *overlapped;
+    ek_counter *redone, *degraded, *failed, *stale, *late, *passed_by, *overlapped;
     ek_hist *answer_time, *exchange_time, *hidden_time;
 };
 

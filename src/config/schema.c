@@ -305,8 +305,11 @@ const ek_config_key ek_config_keys[] = {
          "rows go to others. Workers say something every 100 ms."},
     {"cluster", "hedge_after", EK_CONFIG_DURATION, AT(int64_t, cluster.hedge_us), "500ms", 10 * MS,
      1 * HOURS,
-     .help = "Rows that a worker has not answered by then, nor in four times the time that so many "
-             "usually take, are given to another one that has their experts."},
+     .help =
+         "Rows that a worker has not answered by then, nor in four times the time that so many "
+         "usually take, are given to another one that has their experts. The late one is passed "
+         "by for a while, longer each time (1 to 16 s), as is one whose answers are long on "
+         "their way although another could do everything sooner."},
     {"cluster", "slow_start", EK_CONFIG_DURATION, AT(int64_t, cluster.slow_start_us), "5s", 0,
      1 * HOURS,
      .help = "How long a worker that was away gets less than its part, a tenth first and then more "

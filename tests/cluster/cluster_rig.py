@@ -1,4 +1,4 @@
-"""What the cluster's tests share: certificates, workers and fronts as real processes on loopback."""
+"""What the cluster's tests share: certificates, workers and fronts as real processes, and requests to them."""
 import json
 import os
 import pathlib
@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
@@ -19,25 +21,28 @@ os.environ.setdefault("UCX_NET_DEVICES", "lo")
 MICROBATCHES = os.environ.get("EK_MICROBATCHES", "auto")
 
 MODEL = harness.SOURCE / "models/evenkeel-demo.gguf"
+LONG = 300  # tokens of an answer that something happens to
+SLACK = 1 if os.environ.get("EK_SANITIZE", "none") == "none" else 10  # sanitizers are slow
 PROMPTS = ["Once upon a time", "1 2 3 4 5", "def main():", "\u7269\u6d41\u8ba2\u5355\u67e5\u8be2", "Long ago in a land " * 12]
 
 
 def make_certs(folder, *workers, front="front"):
-    """A directory of certificates; workers are called by 127.0.0.1."""
-    names = [word for name in workers for word in ("--worker", f"{name}=127.0.0.1")]
+    """A directory of certificates; workers are called by 127.0.0.1, or as NAME=HOST says."""
+    names = [word for name in workers for word in ("--worker", name if "=" in name else f"{name}=127.0.0.1")]
     done = harness.run("cluster", "init", "--out", folder, "--front", front, *names)
     assert done.returncode == 0, done.stderr
     return pathlib.Path(folder)
 
 
 class Worker:
-    """`evenkeel worker` on a free port, or on the one that it had before."""
+    """`evenkeel worker` on a free port, or on the one that it had before; `prefix` is a command that starts it."""
 
-    def __init__(self, certs, *arguments, model=MODEL, listen="127.0.0.1:0", wait_ready=True):
+    def __init__(self, certs, *arguments, model=MODEL, listen="127.0.0.1:0", wait_ready=True, prefix=()):
         self.log = tempfile.TemporaryFile()
         self.arguments = (certs, *arguments)
         self.model = model
-        command = [str(harness.PROGRAM), "worker", "--model", str(model), "--listen", listen, "--certs", str(certs),
+        self.prefix = prefix
+        command = [*prefix, str(harness.PROGRAM), "worker", "--model", str(model), "--listen", listen, "--certs", str(certs),
                    "--threads", "1", "--set", f"worker.fabric={FABRIC}", *map(str, arguments)]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log,
                                         env=harness.environment())
@@ -56,7 +61,8 @@ class Worker:
 
     def again(self):
         """The same worker once more, at the same address."""
-        return Worker(self.arguments[0], *self.arguments[1:], model=self.model, listen=self.address)
+        return Worker(self.arguments[0], *self.arguments[1:], model=self.model, listen=self.address,
+                      prefix=self.prefix)
 
     def log_text(self):
         self.log.seek(0)
@@ -138,3 +144,77 @@ def metric(server, name):
     found = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
     assert found, f"{name} is not in /metrics"
     return sum(float(value) for value in found)
+
+
+def states(front):
+    cluster = json.loads(front.request("GET", "/v1/cluster")[2])
+    return [worker["state"] for worker in cluster["workers"]]
+
+
+class Traffic:
+    """Greedy answers, again and again from several threads, each compared with what it has to be."""
+
+    def __init__(self, front, expected, n_threads=3):
+        self.front, self.expected = front, expected
+        self.stop = threading.Event()
+        self.n_right = 0
+        self.wrong = []
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self.run, args=(i,)) for i in range(n_threads)]
+
+    def run(self, i):
+        while not self.stop.is_set():
+            i = (i + 1) % len(PROMPTS)
+            status, text = complete(self.front, PROMPTS[i])
+            with self.lock:
+                if status == 200 and text == self.expected[i]:
+                    self.n_right += 1
+                else:
+                    self.wrong.append((PROMPTS[i], status, text))
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+        return False
+
+    def wait_for(self, n):
+        """n more right answers."""
+        goal = self.n_right + n
+        harness.wait_until(lambda: self.n_right >= goal or self.wrong, f"{n} more answers")
+
+
+class Stream:
+    """One long greedy answer whose longest pause between two tokens is known."""
+
+    def __init__(self, front):
+        self.front = front
+        self.text = ""
+        self.pause = 0.0
+        self.n_events = 0
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        connection = self.front.connect()
+        body = {"prompt": PROMPTS[0], "max_tokens": LONG, "temperature": 0, "ignore_eos": True, "stream": True}
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        last = time.monotonic()
+        for data in harness.events(connection.getresponse()):
+            now = time.monotonic()
+            self.pause = max(self.pause, now - last)
+            last = now
+            self.n_events += 1
+            if data != "[DONE]":
+                for choice in json.loads(data).get("choices", []):
+                    self.text += choice["text"]
+        connection.close()
+
+    def join(self):
+        self.thread.join(harness.PATIENCE_S)
+        return self.text

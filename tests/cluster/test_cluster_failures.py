@@ -4,92 +4,14 @@ token is wrong and nothing stands still for long; without, requests fail or degr
 when the worker is back.
 Method: real processes on loopback, real signals; every answer is compared with that of a single process."""
 import json
-import os
 import re
 import signal
-import threading
 import time
 import unittest
 
-from cluster_rig import PROMPTS, Front, Worker, alone, complete, harness, make_certs, metric, texts
-from harness import events, run, text_of, wait_until
-
-LONG = 300  # tokens of an answer that something happens to
-SLACK = 1 if os.environ.get("EK_SANITIZE", "none") == "none" else 10  # sanitizers are slow
-
-
-def states(front):
-    cluster = json.loads(front.request("GET", "/v1/cluster")[2])
-    return [worker["state"] for worker in cluster["workers"]]
-
-
-class Traffic:
-    """Greedy answers, again and again from several threads, each compared with what it has to be."""
-
-    def __init__(self, front, expected, n_threads=3):
-        self.front, self.expected = front, expected
-        self.stop = threading.Event()
-        self.n_right = 0
-        self.wrong = []
-        self.lock = threading.Lock()
-        self.threads = [threading.Thread(target=self.run, args=(i,)) for i in range(n_threads)]
-
-    def run(self, i):
-        while not self.stop.is_set():
-            i = (i + 1) % len(PROMPTS)
-            status, text = complete(self.front, PROMPTS[i])
-            with self.lock:
-                if status == 200 and text == self.expected[i]:
-                    self.n_right += 1
-                else:
-                    self.wrong.append((PROMPTS[i], status, text))
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, kind, value, trace):
-        self.stop.set()
-        for thread in self.threads:
-            thread.join()
-        return False
-
-    def wait_for(self, n):
-        """n more right answers."""
-        goal = self.n_right + n
-        wait_until(lambda: self.n_right >= goal or self.wrong, f"{n} more answers")
-
-
-class Stream:
-    """One long greedy answer whose longest pause between two tokens is known."""
-
-    def __init__(self, front):
-        self.front = front
-        self.text = ""
-        self.pause = 0.0
-        self.n_events = 0
-        self.thread = threading.Thread(target=self.run)
-        self.thread.start()
-
-    def run(self):
-        connection = self.front.connect()
-        body = {"prompt": PROMPTS[0], "max_tokens": LONG, "temperature": 0, "ignore_eos": True, "stream": True}
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        last = time.monotonic()
-        for data in events(connection.getresponse()):
-            now = time.monotonic()
-            self.pause = max(self.pause, now - last)
-            last = now
-            self.n_events += 1
-            if data != "[DONE]":
-                for choice in json.loads(data).get("choices", []):
-                    self.text += choice["text"]
-        connection.close()
-
-    def join(self):
-        self.thread.join(harness.PATIENCE_S)
-        return self.text
+from cluster_rig import (LONG, PROMPTS, SLACK, Front, Stream, Traffic, Worker, complete, harness, make_certs, metric,
+                         states, texts)
+from harness import run, wait_until
 
 
 class Failures(unittest.TestCase):
