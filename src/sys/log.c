@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,7 +13,7 @@
 #include "sys/logfmt.h"
 
 #define LINE_BYTES_MAX   2048 /* with the newline */
-#define LINE_TAIL_BYTES  32   /* kept free for what is said after a cut */
+#define LINE_TAIL_BYTES  64   /* kept free for what is said after a cut */
 #define LINES_PER_SECOND 100  /* of one call site */
 #define LOG_PATH_MAX     1024
 
@@ -25,6 +26,8 @@ static struct {
     _Atomic int fd;
     _Atomic int level;
     char path[LOG_PATH_MAX]; /* "" for standard error; written before threads start */
+    _Atomic uint32_t n_lost; /* lines that could not be written: the disk is full */
+    _Atomic bool is_torn;    /* the last one was written in part */
 } log_state = {.fd = STDERR_FILENO, .level = EK_LOG_INFO};
 
 static int open_log(const char *path)
@@ -100,7 +103,7 @@ static void append_head(ek_sys_line *line, ek_log_level level, const char *room,
 }
 
 /* What has to be said even on a line that is full already. */
-static void append_tail(ek_sys_line *line, uint32_t n_dropped)
+static void append_tail(ek_sys_line *line, uint32_t n_dropped, uint32_t n_lost)
 {
     bool was_cut = line->cut;
     line->room = LINE_BYTES_MAX - 1;
@@ -108,7 +111,27 @@ static void append_tail(ek_sys_line *line, uint32_t n_dropped)
     if (was_cut && line->in_quotes) append(line, "\"");
     if (was_cut) append(line, " cut=true");
     if (n_dropped) append(line, " dropped=%u", n_dropped);
+    if (n_lost) append(line, " lost=%u", n_lost);
     line->data[line->len++] = '\n';
+}
+
+/*
+ * One write per line: with O_APPEND the lines of several threads do not mix. What a full disk takes
+ * no more is lost and counted; the rest of a line that it took in part is not sent after it, since
+ * other lines may have come between.
+ */
+static void put(char *text, size_t len, uint32_t n_lost)
+{
+    int fd = atomic_load_explicit(&log_state.fd, memory_order_relaxed);
+    bool was_torn = atomic_exchange_explicit(&log_state.is_torn, false, memory_order_relaxed);
+    struct iovec parts[] = {{(char[]){'\n'}, was_torn ? 1 : 0}, {text, len}};
+    ssize_t n;
+    do
+        n = writev(fd, parts, 2);
+    while (n < 0 && errno == EINTR);
+    if (n == (ssize_t)(parts[0].iov_len + len)) return;
+    atomic_fetch_add_explicit(&log_state.n_lost, 1 + n_lost, memory_order_relaxed);
+    if (n > 0 || was_torn) atomic_store_explicit(&log_state.is_torn, true, memory_order_relaxed);
 }
 
 void ek_sys_log_write(ek_log_site *site, ek_log_level level, const char *room, const char *event,
@@ -124,11 +147,7 @@ void ek_sys_log_write(ek_log_site *site, ek_log_level level, const char *room, c
     va_start(args, fmt);
     ek_sys_logfmt_append(&line, fmt, args);
     va_end(args);
-    append_tail(&line, atomic_exchange_explicit(&site->n_dropped, 0, memory_order_relaxed));
-    /* One write per line: with O_APPEND the lines of several threads do not mix. */
-    int fd = atomic_load_explicit(&log_state.fd, memory_order_relaxed);
-    ssize_t n;
-    do
-        n = write(fd, text, line.len);
-    while (n < 0 && errno == EINTR);
+    uint32_t n_lost = atomic_exchange_explicit(&log_state.n_lost, 0, memory_order_relaxed);
+    append_tail(&line, atomic_exchange_explicit(&site->n_dropped, 0, memory_order_relaxed), n_lost);
+    put(text, line.len, n_lost);
 }

@@ -5,8 +5,8 @@
  *   2026-11-30T18:40:02.117Z level=info room=gateway event=listening addr=127.0.0.1:8080
  *
  * Only engine, cluster, http, gateway and cli log; lower rooms return statuses. Each call site is
- * rate-limited (100 lines per second); what was dropped is counted and said with the next line.
- * Lines are cut at 2,048 bytes.
+ * rate-limited (100 lines per second); what was dropped is counted and said with the next line, as
+ * are lines that a full disk did not take. Lines are cut at 2,048 bytes.
  */
 #ifndef EK_SYS_LOG_H
 #define EK_SYS_LOG_H
