@@ -131,6 +131,15 @@ static double number_of(const json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
+/* A figure with so many decimals, or that there is none. */
+static void measured(double value, int decimals, char out_text[16])
+{
+    if (value < 0)
+        snprintf(out_text, 16, "-");
+    else
+        snprintf(out_text, 16, "%.*f", decimals, value);
+}
+
 static bool print_workers(ek_str body)
 {
     json_t *root = json_loadb(body.data, body.len, 0, NULL);
@@ -139,14 +148,18 @@ static bool print_workers(ek_str body)
         json_decref(root);
         return false;
     }
-    printf("%-24s %-9s %-6s %8s %9s %7s %8s %11s %17s  %s\n", "worker", "state", "fabric",
-           "experts", "MiB", "threads", "rtt ms", "dispatches", "buffers MiB", "");
+    printf("%-24s %-9s %-6s %8s %9s %7s %8s %8s %9s %11s %17s  %s\n", "worker", "state", "fabric",
+           "experts", "MiB", "threads", "rtt ms", "link ms", "link MB/s", "dispatches",
+           "buffers MiB", "");
     for (size_t i = 0; i < json_array_size(workers); i++) {
         const json_t *w = json_array_get(workers, i);
-        printf("%-24s %-9s %-6s %8.0f %9.1f %7.0f %8.2f %11.0f %8.2f/%8.2f  %s\n",
+        char latency[16], bandwidth[16];
+        measured(number_of(w, "link_latency_ms"), 3, latency);
+        measured(1e-6 * number_of(w, "link_bytes_per_s"), 1, bandwidth);
+        printf("%-24s %-9s %-6s %8.0f %9.1f %7.0f %8.2f %8s %9s %11.0f %8.2f/%8.2f  %s\n",
                text_of(w, "address"), text_of(w, "state"), text_of(w, "fabric"),
                number_of(w, "experts"), number_of(w, "weight_bytes") / MIB, number_of(w, "threads"),
-               number_of(w, "round_trip_ms"), number_of(w, "dispatches"),
+               number_of(w, "round_trip_ms"), latency, bandwidth, number_of(w, "dispatches"),
                number_of(w, "buffer_used_bytes") / MIB, number_of(w, "buffer_reserved_bytes") / MIB,
                text_of(w, "why"));
     }

@@ -79,6 +79,9 @@ static void add_worker(ek_front *front, int32_t i, ek_buf *json)
     ek_http_json_add_number(json, "heard_ago_ms",
                             w.heard_ago_us < 0 ? -1 : 1e-3 * (double)w.heard_ago_us);
     ek_http_json_add_number(json, "round_trip_ms", 1e-3 * (double)w.round_trip_us);
+    ek_http_json_add_number(json, "link_latency_ms",
+                            w.link_latency_us < 0 ? -1 : 1e-3 * (double)w.link_latency_us);
+    ek_http_json_add_int(json, "link_bytes_per_s", w.link_bytes_per_s);
     ek_http_json_add_number(json, "busy_s", 1e-6 * (double)w.busy_us);
     ek_http_json_add_int(json, "queue", w.queue);
     ek_http_json_add_int(json, "dispatches", (int64_t)w.n_dispatches);

@@ -49,6 +49,8 @@ static ek_status read_workers(ek_front *front, ek_err *err)
             if (strcmp(front->members[k].address, m->address) == 0)
                 return ek_err_set(err, EK_EINVAL, "cluster.workers names %s twice", m->address);
         snprintf(m->why, sizeof m->why, "not joined yet");
+        atomic_init(&m->link_latency_us, -1);
+        atomic_init(&m->link_bytes_per_s, -1);
         m->offered = (ek_expert_set){
             .n_layers = front->shape.n_layers,
             .n_experts = front->shape.n_experts,
@@ -111,6 +113,12 @@ static ek_status open_metrics(ek_front *front, ek_metrics *metrics, ek_err *err)
         m->buffer_used_bytes =
             ek_telemetry_gauge(metrics, "evenkeel_cluster_buffer_used_bytes", labels, 1,
                                "What a layer has needed of them at most.");
+        m->latency = ek_telemetry_gauge(
+            metrics, "evenkeel_cluster_link_latency_seconds", labels, 1e-6,
+            "How long a small message to a worker and back took when it joined; 0: not measured.");
+        m->bandwidth = ek_telemetry_gauge(
+            metrics, "evenkeel_cluster_link_bytes_per_second", labels, 1,
+            "What the data link to a worker carried, each way, when it joined; 0: not measured.");
         m->losses = ek_telemetry_counter(metrics, "evenkeel_cluster_worker_losses_total", labels,
                                          "Times that a worker went while it was needed.");
     }
@@ -314,6 +322,8 @@ void ek_cluster_front_report(ek_front *front, int32_t worker, ek_worker_report *
         .buffer_reserved_bytes = atomic_load_explicit(&m->buffer_reserved, memory_order_relaxed),
         .buffer_used_bytes = atomic_load_explicit(&m->buffer_used, memory_order_relaxed),
         .n_joined = atomic_load_explicit(&m->n_joined, memory_order_relaxed),
+        .link_latency_us = atomic_load_explicit(&m->link_latency_us, memory_order_relaxed),
+        .link_bytes_per_s = atomic_load_explicit(&m->link_bytes_per_s, memory_order_relaxed),
     };
     if (!is_joined(m))
         r.state = EK_WORKER_ABSENT;

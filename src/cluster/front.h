@@ -82,6 +82,8 @@ typedef struct ek_worker_report {
     uint64_t buffer_reserved_bytes; /* for its messages: address space */
     uint64_t buffer_used_bytes;     /* of that, by a layer at most so far */
     uint64_t n_joined;              /* times */
+    int64_t link_latency_us;        /* of the data link's self-test when it joined; -1: not known */
+    int64_t link_bytes_per_s;       /* of the same; -1: not known */
 } ek_worker_report;
 
 /** What has happened to layers and their rows, since start. */

@@ -187,6 +187,30 @@ static ek_status open_data(const ek_member *member, ek_link *control, ek_session
     return status;
 }
 
+/* Is the data link good enough? A worker of an older version cannot be asked. */
+static ek_status test_link(const ek_member *member, ek_link *control, ek_session *session,
+                           ek_err *err)
+{
+    const ek_front *front = member->front;
+    session->quality = (ek_link_quality){.latency_us = -1, .bytes_per_s = -1};
+    if (!(session->fabrics & EK_WIRE_CAN_PROBE)) return EK_OK;
+    /* The next one comes after the test, and the worker waits no longer than three seconds. */
+    ek_wire_header beat = ek_link_wire_header(EK_WIRE_BEAT, session->epoch);
+    ek_status status = ek_link_send(control, &beat, (ek_span){0}, ek_sys_now_us() + JOIN_US);
+    if (status != EK_OK) return link_failed(control, status, err);
+    status =
+        ek_cluster_probe(session->data, session->epoch,
+                         ek_link_wire_dispatch_bytes_max(&front->shape), &session->quality, err);
+    if (status != EK_OK) return status;
+    ek_err bad = {0};
+    status = ek_cluster_probe_judge(&session->quality, &front->params, &bad);
+    if (status == EK_OK) return EK_OK;
+    if (front->params.link_check == EK_CLUSTER_LINK_REFUSE)
+        return ek_err_set(err, status, "%s", bad.text);
+    ek_log(EK_LOG_WARN, "cluster", "link_bad", "worker=%s why=\"%s\"", member->address, bad.text);
+    return EK_OK;
+}
+
 static ek_status join_over(const ek_member *member, ek_link *control, uint8_t *body, size_t room,
                            ek_session *session, ek_err *err)
 {
@@ -195,7 +219,8 @@ static ek_status join_over(const ek_member *member, ek_link *control, uint8_t *b
     ek_status status = say_hello(member->front, control, err);
     if (status == EK_OK) status = take_welcome(control, &header, body, room, err);
     if (status == EK_OK) status = read_welcome(&header, body, session, token, err);
-    return status == EK_OK ? open_data(member, control, session, token, err) : status;
+    if (status == EK_OK) status = open_data(member, control, session, token, err);
+    return status == EK_OK ? test_link(member, control, session, err) : status;
 }
 
 static ek_status join(ek_member *member, ek_link **out_control, ek_session **out_session,
@@ -288,6 +313,22 @@ static void tell_absence(ek_member *member, const char *why)
     tell_why(member, why);
 }
 
+static void tell_link(ek_member *member, const ek_session *session)
+{
+    const ek_link_quality *q = &session->quality;
+    atomic_store_explicit(&member->link_latency_us, q->latency_us, memory_order_relaxed);
+    atomic_store_explicit(&member->link_bytes_per_s, q->bytes_per_s, memory_order_relaxed);
+    ek_gauge_set(member->latency, q->latency_us > 0 ? q->latency_us : 0);
+    ek_gauge_set(member->bandwidth, q->bytes_per_s > 0 ? q->bytes_per_s : 0);
+    ek_log(EK_LOG_INFO, "cluster", "joined",
+           "worker=%s epoch=%u fabric=%s experts=%lld weight_mib=%lld threads=%d latency_us=%lld "
+           "bandwidth_mb_s=%.1f",
+           member->address, (unsigned)session->epoch, session->fabric,
+           (long long)ek_cluster_set_count(&session->set), (long long)(session->weight_bytes >> 20),
+           (int)session->n_threads, (long long)q->latency_us,
+           q->bytes_per_s < 0 ? -1 : 1e-6 * (double)q->bytes_per_s);
+}
+
 static void publish(ek_member *member, ek_session *session)
 {
     const ek_expert_set *set = &session->set;
@@ -306,10 +347,7 @@ static void publish(ek_member *member, ek_session *session)
     atomic_store_explicit(&member->heard_us, session->began_us, memory_order_relaxed);
     atomic_store_explicit(&member->draining, false, memory_order_relaxed);
     atomic_fetch_add_explicit(&member->n_joined, 1, memory_order_relaxed);
-    ek_log(EK_LOG_INFO, "cluster", "joined",
-           "worker=%s epoch=%u fabric=%s experts=%lld weight_mib=%lld threads=%d", member->address,
-           (unsigned)session->epoch, session->fabric, (long long)ek_cluster_set_count(set),
-           (long long)(session->weight_bytes >> 20), (int)session->n_threads);
+    tell_link(member, session);
     /* One that the engine's thread never came to take is nobody's any more. */
     ek_cluster_session_free(
         atomic_exchange_explicit(&member->incoming, session, memory_order_acq_rel));

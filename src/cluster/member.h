@@ -19,6 +19,7 @@
 #include "cluster/expert_set.h"
 #include "cluster/front.h"
 #include "cluster/identity.h"
+#include "cluster/probe.h"
 #include "link/fabric.h"
 #include "sys/thread.h"
 #include "telemetry/metrics.h"
@@ -35,9 +36,10 @@ typedef struct ek_session {
     int64_t weight_bytes;
     int32_t n_threads;
     uint16_t plain_port;
-    uint16_t fabrics;    /* that meet by addresses */
-    _Atomic bool over;   /* the control link has ended: released by the member's thread */
-    _Atomic bool broken; /* the data link has: released by the engine's thread */
+    uint16_t fabrics;        /* that meet by addresses, and what else the worker can */
+    ek_link_quality quality; /* of the data link */
+    _Atomic bool over;       /* the control link has ended: released by the member's thread */
+    _Atomic bool broken;     /* the data link has: released by the engine's thread */
 } ek_session;
 
 typedef struct ek_member {
@@ -61,6 +63,7 @@ typedef struct ek_member {
     _Atomic uint64_t busy_us;
     _Atomic uint32_t queue;
     _Atomic uint64_t n_joined;
+    _Atomic int64_t link_latency_us, link_bytes_per_s; /* of the last session; -1: not known */
     /* Written by the engine's thread. */
     _Atomic bool late;
     _Atomic uint64_t n_dispatches;
@@ -77,6 +80,7 @@ typedef struct ek_member {
     ek_gauge *up;
     ek_gauge *buffer_reserved_bytes, *buffer_used_bytes;
     ek_counter *losses;
+    ek_gauge *latency, *bandwidth;
 } ek_member;
 
 /** The thread's function. */

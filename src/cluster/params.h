@@ -38,6 +38,12 @@ typedef enum ek_cluster_loss {
     EK_CLUSTER_LOSS_DEGRADE, /* the expert's part is left out, counted, and the others grow */
 } ek_cluster_loss;
 
+/** What becomes of a worker whose data link is worse than asked for. */
+typedef enum ek_cluster_link_check {
+    EK_CLUSTER_LINK_WARN,   /* it serves, and a log line says so */
+    EK_CLUSTER_LINK_REFUSE, /* it stays absent, and is tried again */
+} ek_cluster_link_check;
+
 /** A front's. */
 typedef struct ek_cluster_params {
     const char *workers; /* "host:port,host:port"; NULL: experts are in this process */
@@ -53,6 +59,9 @@ typedef struct ek_cluster_params {
     int64_t slow_start_us;    /* in which a worker that came back gets its full part again */
     int64_t layer_timeout_us; /* and given up by then */
     int64_t loss_wait_us;     /* for a worker's return, before on_loss */
+    ek_cluster_link_check link_check;
+    int64_t link_latency_max_us; /* of a data link's self-test; 0: any will do */
+    int64_t link_bandwidth_min;  /* bytes a second; 0: any will do */
 } ek_cluster_params;
 
 /** A device to stand in for (cluster/pace.h); zeros: what this machine does is what it takes. */

@@ -163,7 +163,7 @@ static ek_status make_welcome(ek_worker *worker)
         .weight_bytes = (uint64_t)worker->resident->expert_bytes,
         .n_threads = ek_sys_pool_threads(worker->resident->pool),
         .plain_port = ek_cluster_worker_plain_port(worker),
-        .fabrics = worker->ucx ? EK_WIRE_FABRIC_UCX : 0,
+        .fabrics = (uint16_t)(EK_WIRE_CAN_PROBE | (worker->ucx ? EK_WIRE_FABRIC_UCX : 0)),
     };
     memcpy(worker->welcome, &welcome, sizeof welcome);
     memcpy(worker->welcome + sizeof welcome, set->bits, set_bytes);

@@ -289,8 +289,8 @@ static ek_status next_dispatch(ek_worker_seat *seat, ek_worker_front *front,
     while ((status = patiently(seat, front, link->ops->header(link, out_header))) == EK_AGAIN)
         continue;
     if (status == EK_OK &&
-        (out_header->kind != EK_WIRE_DISPATCH || out_header->epoch != front->epoch ||
-         out_header->body_bytes > front->desk.body_bytes))
+        ((out_header->kind != EK_WIRE_DISPATCH && out_header->kind != EK_WIRE_PROBE) ||
+         out_header->epoch != front->epoch || out_header->body_bytes > front->desk.body_bytes))
         return ek_err_set(
             err, EK_EFORMAT,
             "a message of kind %d, epoch %u and %u bytes among dispatches of epoch %u",
@@ -299,6 +299,21 @@ static ek_status next_dispatch(ek_worker_seat *seat, ek_worker_front *front,
     if (status != EK_OK) return status;
     while ((status = patiently(seat, front, link->ops->body(link, front->desk.body))) == EK_AGAIN)
         continue;
+    return status;
+}
+
+/* The bytes of a PROBE, back to where they came from. */
+static ek_status give_back(ek_worker_seat *seat, ek_worker_front *front,
+                           const ek_wire_header *header)
+{
+    ek_link *link = seat->link;
+    ek_wire_header out = ek_link_wire_header(EK_WIRE_PROBED, front->epoch);
+    const ek_span body = {front->desk.body, header->body_bytes};
+    out.seq = header->seq;
+    out.body_bytes = header->body_bytes;
+    ek_status status = patiently(seat, front, link->ops->send(link, &out, &body, 1));
+    while (status == EK_AGAIN)
+        status = patiently(seat, front, link->ops->flush(link));
     return status;
 }
 
@@ -334,7 +349,9 @@ void ek_cluster_worker_data(ek_worker_seat *seat, const ek_wire_header *header, 
     ek_status status = ek_link_send(seat->link, &next, (ek_span){0}, ek_sys_now_us() + GREETING_US);
     while (status == EK_OK) {
         status = next_dispatch(seat, front, &next, &err);
-        if (status == EK_OK) status = answer(seat, front, &next, &err);
+        if (status != EK_OK) continue;
+        status = next.kind == EK_WIRE_PROBE ? give_back(seat, front, &next)
+                                            : answer(seat, front, &next, &err);
     }
     if (status == EK_EFORMAT || status == EK_ENOMEM)
         ek_log(EK_LOG_ERROR, "cluster", "bad_dispatch", "peer=\"%s\" why=\"%s\"", seat->link->peer,

@@ -22,7 +22,8 @@ static_assert(sizeof(ek_link_fabric_choice) == sizeof(int32_t) &&
                   sizeof(ek_cluster_wire) == sizeof(int32_t) &&
                   sizeof(ek_cluster_combine) == sizeof(int32_t) &&
                   sizeof(ek_cluster_microbatches) == sizeof(int32_t) &&
-                  sizeof(ek_cluster_loss) == sizeof(int32_t),
+                  sizeof(ek_cluster_loss) == sizeof(int32_t) &&
+                  sizeof(ek_cluster_link_check) == sizeof(int32_t),
               "choices are written as int32_t");
 
 /*
@@ -99,6 +100,8 @@ static const ek_config_choice combines[] = {
     {"exact", EK_CLUSTER_COMBINE_EXACT}, {"summed", EK_CLUSTER_COMBINE_SUMMED}, {NULL, 0}};
 static const ek_config_choice losses[] = {
     {"fail", EK_CLUSTER_LOSS_FAIL}, {"degrade", EK_CLUSTER_LOSS_DEGRADE}, {NULL, 0}};
+static const ek_config_choice link_checks[] = {
+    {"warn", EK_CLUSTER_LINK_WARN}, {"refuse", EK_CLUSTER_LINK_REFUSE}, {NULL, 0}};
 
 const ek_config_key ek_config_keys[] = {
     {"model", "path", EK_CONFIG_TEXT, AT(const char *, model_path),
@@ -317,6 +320,18 @@ const ek_config_key ek_config_keys[] = {
     {"cluster", "layer_timeout", EK_CONFIG_DURATION, AT(int64_t, cluster.layer_timeout_us), "10s",
      100 * MS, 1 * HOURS,
      .help = "And if there is no other: by then they are lost, as `on_loss` says."},
+    {"cluster", "link_check", EK_CONFIG_CHOICE, AT(ek_cluster_link_check, cluster.link_check),
+     "warn", .choices = link_checks,
+     .help = "When a worker joins, the data link to it is tested. One that is worse than the next "
+             "two keys ask for is told of in the log (`warn`), or the worker stays absent and is "
+             "tried again (`refuse`)."},
+    {"cluster", "link_latency_max", EK_CONFIG_DURATION, AT(int64_t, cluster.link_latency_max_us),
+     "off", 0, 10 * SECONDS, "off",
+     .help = "Longest that a small message may take there and back: the median of nine."},
+    {"cluster", "link_bandwidth_min", EK_CONFIG_SIZE, AT_BYTES(cluster.link_bandwidth_min), "off",
+     0, 1024 * TIB, "off",
+     .help = "Fewest bytes a second, each way, of the longest message and its echo that were sent "
+             "(16 KiB to 4 MiB)."},
 
     {"worker", "listen", EK_CONFIG_TEXT, AT(const char *, worker.listen), "127.0.0.1:7070", 1,
      .help =

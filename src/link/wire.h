@@ -41,6 +41,8 @@ typedef enum ek_wire_kind {
     EK_WIRE_BYE,       /* either: I end, on purpose */
     EK_WIRE_OPEN,      /* front: let us have a data link of a fabric that meets by addresses */
     EK_WIRE_OPENED,    /* worker: my half of it */
+    EK_WIRE_PROBE,     /* front, on a data link: any bytes */
+    EK_WIRE_PROBED,    /* worker: the same bytes */
     EK_WIRE_KIND_END,
 } ek_wire_kind;
 
@@ -93,6 +95,7 @@ typedef struct ek_wire_hello {
 static_assert(sizeof(ek_wire_hello) == 56, "hello");
 
 #define EK_WIRE_FABRIC_UCX 1u
+#define EK_WIRE_CAN_PROBE  0x8000u
 
 /** Body of WELCOME on a control link; the set of experts follows (cluster/expert_set.h). */
 typedef struct ek_wire_welcome {
@@ -100,7 +103,7 @@ typedef struct ek_wire_welcome {
     uint64_t weight_bytes;              /* of its experts */
     int32_t n_threads;
     uint16_t plain_port; /* where unencrypted data links are taken; 0: nowhere */
-    uint16_t fabrics;    /* EK_WIRE_FABRIC_*: what OPEN may ask for */
+    uint16_t fabrics;    /* EK_WIRE_FABRIC_*: what OPEN may ask for; EK_WIRE_CAN_*: what else */
 } ek_wire_welcome;
 
 static_assert(sizeof(ek_wire_welcome) == 32, "welcome");

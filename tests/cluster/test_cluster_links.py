@@ -150,6 +150,52 @@ class Links(unittest.TestCase):
             self.assertEqual(texts(front), self.expected)
             self.assertNotIn(b"x_moe", front.request("POST", "/v1/completions", body)[2])
 
+    def test_links_are_measured(self):
+        line, certs, workers = self.rig()
+        line.set("delay 20", "rate 4000000")
+        with Front(certs, workers, "--set", "cluster.link_latency_max=10ms") as front:
+            near, far = worker_report(front, 0), worker_report(front, 1)
+            print({key: (near[key], far[key]) for key in ("link_latency_ms", "link_bytes_per_s")})
+            self.assertGreater(near["link_latency_ms"], 0)
+            self.assertGreater(far["link_latency_ms"], 40)
+            self.assertGreater(near["link_bytes_per_s"], far["link_bytes_per_s"])
+            self.assertGreater(far["link_bytes_per_s"], 100e3)
+            self.assertLess(far["link_bytes_per_s"], 4e6)
+            text = front.request("GET", "/metrics")[2].decode()
+            self.assertIn(f'link_latency_seconds{{worker="{workers[1].address}"}} {far["link_latency_ms"] / 1000:g}', text)
+            self.assertRegex(front.log_text(), rf"event=joined worker={workers[1].address} .* latency_us=\d+ "
+                                               r"bandwidth_mb_s=\d+\.\d")
+            self.assertRegex(front.log_text(), rf'event=link_bad worker={workers[1].address} why="its data link takes '
+                                               r'\S+ ms there and back; cluster.link_latency_max is 10.000 ms"')
+            self.assertEqual(states(front), ["serving", "serving"])
+            shown = harness.run("cluster", "status", "--url", front.url)
+            self.assertRegex(shown.stdout, rf"{workers[1].address} +serving .* {far['link_latency_ms']:.3f} +"
+                                           rf"{far['link_bytes_per_s'] / 1e6:.1f} ")
+
+    def test_bad_links_are_refused(self):
+        line, certs, workers = self.rig()
+        for spoil, mend, setting, why in (
+                ("delay 150", "delay 0", "link_latency_max=200ms", "there and back; cluster.link_latency_max is 200"),
+                ("rate 100000", "rate 0", "link_bandwidth_min=1MiB", "MB/s; cluster.link_bandwidth_min is 1.049 MB/s")):
+            line.set(spoil)
+            with Front(certs, workers, "--set", f"cluster.{setting}", "--set", "cluster.link_check=refuse", "--set",
+                       "cluster.join_timeout=10s") as front:
+                self.assertEqual(states(front), ["serving", "absent"])
+                self.assertIn(why, worker_report(front, 1)["why"])
+                self.assertEqual(texts(front), self.expected)
+                line.set(mend)
+                wait_until(lambda: states(front) == ["serving", "serving"], "its being let in")
+
+    def test_a_link_that_is_none(self):
+        # So slow that the test does not end in time: the worker stays away, and says why.
+        line, certs, workers = self.rig()
+        line.set("rate 3000")
+        with Front(certs, workers, "--set", "cluster.join_timeout=20s") as front:
+            self.assertEqual(states(front), ["serving", "absent"])
+            self.assertIn(workers[1].address, front.log_text())
+            line.set("rate 0")
+            wait_until(lambda: states(front) == ["serving", "serving"], "its being let in")
+
 
 if __name__ == "__main__":
     in_own_network()

@@ -15,6 +15,7 @@ from harness import run, wait_until
 
 MAGIC = 0x31574B45
 HELLO, WELCOME, REFUSE, ATTACH, BEAT, LOAD, DISPATCH, COMBINE, BYE = range(1, 10)
+PROBE, PROBED = 12, 13
 HEADER = struct.Struct("<IHBBIIQiiiiQIIQ")
 SHAPE = (4, 32, 256, 4)  # layers, experts, width and top-k of the bundled model
 
@@ -273,6 +274,9 @@ class Strangers(unittest.TestCase):
             header(DISPATCH, x + struct.pack("<2i3i3i", 3, 9, 0, 9, 3, 0, 1, 1), epoch=epoch, **good),
             header(DISPATCH, length=1 << 29, epoch=epoch, **good),
             header(BEAT, epoch=epoch),
+            header(PROBE, b"x", epoch=epoch + 77),
+            header(PROBE, length=1 << 29, epoch=epoch),
+            header(PROBED, b"x", epoch=epoch),
         ]
         for message in bad:
             control, data, mine = self.join()
@@ -283,6 +287,40 @@ class Strangers(unittest.TestCase):
             data.close()
         self.wait_log("event=bad_dispatch")
         self.check_alive()
+
+    def test_probes_come_back(self):
+        control, data, epoch = self.join()
+        for seq, body in enumerate((b"", b"x", bytes(range(256)) * 64)):
+            data.send(header(PROBE, body, epoch=epoch, seq=seq))
+            fields, back = data.receive()
+            self.assertEqual((fields[2], fields[5], fields[6], back), (PROBED, epoch, seq, body))
+        control.close()
+        data.close()
+        self.check_alive()
+
+    def test_a_worker_that_cannot_be_probed(self):
+        # The test is the worker here, of the time before there were probes: it is joined without.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certs / "w1/node.pem", self.certs / "w1/node.key")
+        context.load_verify_locations(self.certs / "w1/ca.pem")
+        context.verify_mode = ssl.CERT_REQUIRED
+        has_all = struct.pack("<4Q", *[(1 << 32) - 1] * 4)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = "127.0.0.1:%d" % listener.getsockname()[1]
+            server = harness.Server("--workers", address, "--certs", str(self.certs / "front"), "--set",
+                                    "cluster.fabric=tls", "--set", "cluster.hung_after=1m", model=MODEL, wait_ready=False)
+            with context.wrap_socket(listener.accept()[0], server_side=True) as control:
+                self.assertEqual(HEADER.unpack(control.recv(64))[2], HELLO)
+                self.assertEqual(len(control.recv(56)), 56)
+                control.sendall(header(WELCOME, bytes(16) + struct.pack("<QiHH", 1, 1, 0, 0) + has_all, epoch=1))
+                with context.wrap_socket(listener.accept()[0], server_side=True) as data:
+                    self.assertEqual(HEADER.unpack(data.recv(64))[2], ATTACH)
+                    data.sendall(header(WELCOME, epoch=1))
+                    wait_until(lambda: "event=ready" in server.log_text(), "a front that is ready")
+                    self.assertRegex(server.log_text(), r"event=joined .* latency_us=-1 bandwidth_mb_s=-1")
+            server.process.kill()
+            server.wait()
+            server.log.close()
 
     def test_as_many_fronts_as_it_takes(self):
         fronts = [self.join() for _ in range(8)]
