@@ -67,7 +67,7 @@ static ek_status set_up(bench *b, ek_err *err)
     if (ek_sys_region_open(READ_BYTES, 1, &b->read_region) != EK_OK)
         return ek_err_set(err, EK_ENOMEM, "no memory for the bandwidth test");
     memset(b->read_region.base, 1, READ_BYTES);
-    ek_engine_forward_set_probe(b->rig.forward, &(ek_forward_probe){b, count_experts});
+    ek_engine_forward_set_probe(b->rig.forward, &(ek_forward_probe){b, count_experts, NULL});
     ek_bench_energy_open(&b->energy, EK_BENCH_POWERCAP);
     b->cpu_flags = ek_sys_cpu_flags();
     return EK_OK;

@@ -13,6 +13,7 @@
 #include "cli/args.h"
 #include "cli/cluster_front.h"
 #include "cli/exit.h"
+#include "cli/gates_ready.h"
 #include "cli/placement.h"
 #include "cli/reload.h"
 #include "cli/settings.h"
@@ -63,6 +64,7 @@ typedef struct server {
     ek_sys_region placement_region; /* zeroed: there is no placement */
     ek_metrics *metrics;
     ek_gauge *reload_success; /* of the last attempt; 1 before any */
+    ek_gauge *gates_sane;     /* of the sample before it was ready; 1 before any */
     ek_gateway *gateway;
     ek_engine *engine;
     ek_cli_front front;
@@ -218,6 +220,22 @@ static ek_status read_placement(server *s, ek_engine_params *params, ek_err *err
     return ek_cli_placement_load(path, &perm, params, err);
 }
 
+/* Workers are told of from here on, even while the gates are not sane. */
+static ek_status look_at_gates(server *s, ek_err *err)
+{
+    const ek_cli_gates gates = {
+        .config = &s->loaded.config,
+        .engine = s->engine,
+        .front = s->front.front,
+        .gateway = s->gateway,
+        .sane = s->gates_sane,
+        .hurry = hurry,
+        .ctx = s,
+    };
+    if (s->front.front) ek_gateway_attach_cluster(s->gateway, &s->front.gateway);
+    return ek_cli_gates_ready(&gates, err);
+}
+
 /* The gateway answers before the model is there, so that health checks see a server that loads. */
 static int serve_model(server *s)
 {
@@ -235,12 +253,12 @@ static int serve_model(server *s)
     if (status >= 0)
         status = ek_engine_create(&engine_params, config->model_path, config->chat_format,
                                   s->metrics, &s->engine, &err);
+    if (status >= 0) status = look_at_gates(s, &err);
     if (status == EK_ECANCELED) {
         code = s->hurry_signal == SIGINT ? EK_EXIT_INTERRUPTED : EK_EXIT_TERMINATED;
     } else if (status < 0) {
         code = no_model(&err);
     } else {
-        if (s->front.front) ek_gateway_attach_cluster(s->gateway, &s->front.gateway);
         ek_gateway_attach(s->gateway, s->engine);
         announce(s);
         ek_sys_notify("READY=1\nSTATUS=serving");
@@ -261,6 +279,10 @@ static void register_metrics(server *s)
         s->metrics, "evenkeel_config_reload_success", NULL, 1,
         "1 when the configuration was last read without a mistake, 0 when it was refused.");
     ek_gauge_set(s->reload_success, 1);
+    s->gates_sane = ek_telemetry_gauge(
+        s->metrics, "evenkeel_gates_sane", NULL, 1,
+        "0 when a sample before the server was ready found gates that are not sane, else 1.");
+    ek_gauge_set(s->gates_sane, 1);
 }
 
 static int serve(server *s)

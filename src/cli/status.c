@@ -25,6 +25,7 @@ static const ek_cli_option options[] = {
 typedef struct state {
     int code;        /* what the command would end with */
     char status[64]; /* "ok", "loading", "draining", "unreachable", ... */
+    char why[512];   /* it is not ready; else empty */
     ek_err err;      /* why it is out of reach */
 } state;
 
@@ -43,6 +44,8 @@ static state ask(ek_cli_http *http, const char *url)
         snprintf(found.status, sizeof found.status, "%s", status);
     else
         snprintf(found.status, sizeof found.status, "HTTP %ld", reply.code);
+    const char *why = json_string_value(json_object_get(root, "why"));
+    snprintf(found.why, sizeof found.why, "%s", why ? why : "");
     json_decref(root);
     ek_cli_text_free(&reply.body);
     return found;
@@ -54,7 +57,7 @@ static void print(const state *found, const char *base, bool json)
         if (found->code == EK_EXIT_UNAVAILABLE)
             ek_cli_fail(EK_EXIT_UNAVAILABLE, "%s", found->err.text);
         else
-            printf("%s: %s\n", base, found->status);
+            printf("%s: %s%s%s\n", base, found->status, found->why[0] ? ": " : "", found->why);
         return;
     }
     json_t *root = json_pack("{s:s, s:b, s:s}", "url", base, "ready", found->code == EK_EXIT_OK,

@@ -23,7 +23,8 @@ static_assert(sizeof(ek_link_fabric_choice) == sizeof(int32_t) &&
                   sizeof(ek_cluster_combine) == sizeof(int32_t) &&
                   sizeof(ek_cluster_microbatches) == sizeof(int32_t) &&
                   sizeof(ek_cluster_loss) == sizeof(int32_t) &&
-                  sizeof(ek_cluster_link_check) == sizeof(int32_t),
+                  sizeof(ek_cluster_link_check) == sizeof(int32_t) &&
+                  sizeof(ek_gate_checking) == sizeof(int32_t),
               "choices are written as int32_t");
 
 /*
@@ -100,6 +101,11 @@ static const ek_config_choice combines[] = {
     {"exact", EK_CLUSTER_COMBINE_EXACT}, {"summed", EK_CLUSTER_COMBINE_SUMMED}, {NULL, 0}};
 static const ek_config_choice losses[] = {
     {"fail", EK_CLUSTER_LOSS_FAIL}, {"degrade", EK_CLUSTER_LOSS_DEGRADE}, {NULL, 0}};
+static const ek_config_choice gate_checkings[] = {{"auto", EK_GATE_CHECKING_AUTO},
+                                                  {"require", EK_GATE_CHECKING_REQUIRE},
+                                                  {"warn", EK_GATE_CHECKING_WARN},
+                                                  {"off", EK_GATE_CHECKING_OFF},
+                                                  {NULL, 0}};
 static const ek_config_choice link_checks[] = {
     {"warn", EK_CLUSTER_LINK_WARN}, {"refuse", EK_CLUSTER_LINK_REFUSE}, {NULL, 0}};
 
@@ -127,6 +133,12 @@ const ek_config_key ek_config_keys[] = {
      .help = "Bind each compute thread to a CPU of its own: a core each before two on one, and the "
              "threads of a device (`experts.devices`) on one NUMA node where that is possible. "
              "Faster on a machine that does nothing else, slower on a shared one."},
+    {"engine", "gate_check", EK_CONFIG_CHOICE, AT(ek_gate_checking, engine.gate_check), "auto",
+     .choices = gate_checkings,
+     .help = "Before the server is ready, a short text goes through the model. Gates whose logits "
+             "are not finite, or that send every token to the same experts, and experts that do "
+             "not answer, keep it from becoming ready (`require`), or are only told of in the log "
+             "(`warn`). `auto` is `require` with `cluster.workers`, else `off`."},
     {"engine", "kernels", EK_CONFIG_CHOICE, AT(ek_kernels_choice, engine.kernels), "auto",
      .choices = kernels,
      .help = "Instruction set of the compute kernels; `auto` is the best that the CPU has."},

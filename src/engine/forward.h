@@ -94,6 +94,8 @@ EK_MUST ek_status ek_engine_forward_run(ek_forward *forward, const ek_batch *bat
 typedef struct ek_forward_probe {
     void *ctx;
     void (*on_plan)(void *ctx, int32_t layer, const ek_route_plan *plan);
+    /* Before the plan is made: (n_tokens, n_experts) logits, borrowed for the call. May be NULL. */
+    void (*on_gate)(void *ctx, int32_t layer, const float *logits, int32_t n_tokens);
 } ek_forward_probe;
 
 /** @param probe copied; NULL: none */

@@ -150,10 +150,13 @@ ek_status ek_engine_forward_moe_begin(ek_forward *f, ek_forward_micro *micro)
     ek_arena step = ek_arena_over(micro->step, f->step_bytes);
     int32_t first = f->rows.token_beg, n_tokens = f->rows.token_end - first;
     const float *gate_bias = replay_gate(f, layer);
+    if (f->probe.on_gate)
+        f->probe.on_gate(f->probe.ctx, f->layer_idx,
+                         f->gate_logits + (int64_t)first * f->model->n_experts, n_tokens);
     int64_t beg_ns = ek_sys_now_ns();
-    ek_status status = ek_route_plan_layer(
-        f->params.router, f->layer_idx, f->gate_logits + (int64_t)first * f->model->n_experts,
-        gate_bias, n_tokens, f->view, &step, &micro->plan);
+    ek_status status = ek_route_plan_layer(f->params.router, f->layer_idx,
+                                           f->gate_logits + (int64_t)first * f->model->n_experts,
+                                           gate_bias, n_tokens, f->view, &step, &micro->plan);
     micro->x = ek_expert_act_rows(&f->normed, first);
     if (status == EK_OK) status = work_of(f, micro, &micro->plan, &step, &micro->work);
     if (status != EK_OK) return status;

@@ -12,6 +12,14 @@
 #include "kernels/kernels.h"
 #include "route/params.h"
 
+/** What an engine's first look at its gates decides (telemetry/gate_check.h). */
+typedef enum ek_gate_checking {
+    EK_GATE_CHECKING_AUTO,    /* require where experts are in other processes, else off */
+    EK_GATE_CHECKING_REQUIRE, /* not ready until the gates look sane */
+    EK_GATE_CHECKING_WARN,    /* ready, and a log line says what does not */
+    EK_GATE_CHECKING_OFF,
+} ek_gate_checking;
+
 typedef struct ek_engine_params {
     int32_t n_threads; /* compute threads; 0: one per available CPU */
     bool pin_threads;
@@ -27,8 +35,9 @@ typedef struct ek_engine_params {
     int32_t prefill_chunk_tokens; /* most prompt tokens of one step */
     int64_t step_target_us; /* what a step may take while answers run (sched/pace.h); 0: any */
     bool prefix_cache;
-    int64_t prefix_ttl_us;    /* unused prefix blocks are forgotten after this long */
-    int64_t step_watchdog_us; /* a step that takes longer makes the engine unhealthy */
+    int64_t prefix_ttl_us;       /* unused prefix blocks are forgotten after this long */
+    ek_gate_checking gate_check; /* for whoever says when the engine is ready */
+    int64_t step_watchdog_us;    /* a step that takes longer makes the engine unhealthy */
     ek_route_params route;
     ek_keel_params keel;
     /*

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "keel/report.h"
 #include "telemetry/experts.h"
+#include "telemetry/gate_check.h"
 #include "telemetry/load_view.h"
 #include "telemetry/queues.h"
 
@@ -37,5 +38,15 @@ void ek_engine_evenness_get(ek_engine *engine, ek_keel_report *out_report,
  */
 EK_MUST ek_status ek_engine_route_switch(ek_engine *engine, const ek_route_params *params,
                                          ek_err *err);
+
+/**
+ * What the gates make of a prompt. Call before anybody else has handed a request over, and from one
+ * thread; waits for the result.
+ * @param n_prompt as for ek_engine_logits. What the prefix cache has of it is not counted
+ * @param counts   made for this model's sizes; what it counts is anew
+ * @return EK_OK; EK_ERANGE the logits of the answer are no numbers; as ek_engine_logits
+ */
+EK_MUST ek_status ek_engine_sample_gates(ek_engine *engine, const int32_t *prompt, int32_t n_prompt,
+                                         ek_gate_counts *counts, ek_err *err);
 
 #endif

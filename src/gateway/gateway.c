@@ -1,6 +1,7 @@
 #include "gateway/gateway.h"
 
 #include <jansson.h>
+#include <stdio.h>
 
 #include "base/assert.h"
 #include "gateway/state.h"
@@ -77,6 +78,7 @@ ek_status ek_gateway_create(const ek_gateway_params *params, ek_metrics *metrics
 {
     ek_gateway *gateway = ek_sys_calloc(1, sizeof *gateway);
     if (!gateway) return ek_err_set(err, EK_ENOMEM, "no memory for the gateway");
+    ek_sys_mutex_init(&gateway->hold_lock);
     gateway->params = *params;
     gateway->metrics = metrics;
     gateway->started_s = ek_sys_wall_s();
@@ -102,6 +104,13 @@ ek_status ek_gateway_create(const ek_gateway_params *params, ek_metrics *metrics
            ek_gateway_health_address(gateway));
     *out_gateway = gateway;
     return EK_OK;
+}
+
+void ek_gateway_hold(ek_gateway *gateway, const char *why)
+{
+    ek_sys_mutex_lock(&gateway->hold_lock);
+    snprintf(gateway->held, sizeof gateway->held, "%s", why);
+    ek_sys_mutex_unlock(&gateway->hold_lock);
 }
 
 void ek_gateway_attach(ek_gateway *gateway, ek_engine *engine)
@@ -197,5 +206,6 @@ void ek_gateway_destroy(ek_gateway *gateway)
     ek_http_workers_destroy(gateway->workers);
     ek_gateway_pump_destroy(gateway->pump);
     ek_http_server_destroy(gateway->health);
+    ek_sys_mutex_fini(&gateway->hold_lock);
     ek_sys_free(gateway);
 }

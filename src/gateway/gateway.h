@@ -21,6 +21,8 @@
 #include "gateway/params.h"
 #include "telemetry/metrics.h"
 
+#define EK_GATEWAY_HOLD_MAX 512
+
 typedef struct ek_gateway ek_gateway;
 
 /**
@@ -34,6 +36,13 @@ typedef struct ek_gateway ek_gateway;
  */
 EK_MUST ek_status ek_gateway_create(const ek_gateway_params *params, ek_metrics *metrics,
                                     ek_gateway **out_gateway, ek_err *err);
+
+/**
+ * Before attach: why the server is not ready although the model is there. Readiness says it, until
+ * attach. Any thread.
+ * @param why copied, cut at EK_GATEWAY_HOLD_MAX - 1 bytes
+ */
+void ek_gateway_hold(ek_gateway *gateway, const char *why);
 
 /** The model is there: readiness turns 200. Borrowed until destroy; call once. */
 void ek_gateway_attach(ek_gateway *gateway, ek_engine *engine);

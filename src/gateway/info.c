@@ -2,6 +2,8 @@
  * What the server says of itself: models, health, version, load, properties, metrics. All from
  * memory; only the metrics' text is long enough for a worker.
  */
+#include <string.h>
+
 #include "engine/watch.h"
 #include "gateway/handlers.h"
 #include "gateway/state.h"
@@ -77,6 +79,27 @@ static void reply_health(ek_call *call, const char *status, int32_t retry_s)
     call->http.reply.retry_s = retry_s;
 }
 
+/* There is no engine yet: it loads, or something keeps it from being served. */
+static void reply_not_there(ek_call *call)
+{
+    ek_gateway *gateway = call->gateway;
+    char held[EK_GATEWAY_HOLD_MAX];
+    ek_sys_mutex_lock(&gateway->hold_lock);
+    memcpy(held, gateway->held, sizeof held);
+    ek_sys_mutex_unlock(&gateway->hold_lock);
+    if (held[0] == '\0') {
+        reply_health(call, "loading", 5);
+        return;
+    }
+    ek_buf *json = &call->http.reply.body;
+    ek_http_buf_addz(json, "{\"status\":\"held\"");
+    ek_http_json_add_string(json, "why", held);
+    ek_http_buf_addz(json, "}");
+    ek_gateway_call_json(call);
+    call->http.reply.status = 503;
+    call->http.reply.retry_s = 5;
+}
+
 /*
  * A process whose engine is stuck helps nobody and has to be restarted; one that loads or drains is
  * alive.
@@ -94,7 +117,7 @@ void ek_gateway_run_ready(ek_call *call)
     if (ek_gateway_mode_now(call->gateway) != EK_GATEWAY_SERVING) {
         reply_health(call, "draining", 5);
     } else if (!engine) {
-        reply_health(call, "loading", 5);
+        reply_not_there(call);
     } else if (!ek_engine_healthy(engine)) {
         reply_health(call, "unhealthy", 5);
     } else {

@@ -20,6 +20,7 @@
 #include "gateway/pump.h"
 #include "http/server.h"
 #include "http/service.h"
+#include "sys/thread.h"
 #include "telemetry/metrics.h"
 
 typedef enum ek_gateway_mode {
@@ -42,6 +43,8 @@ struct ek_gateway {
     _Atomic(const ek_gateway_cluster *) cluster;
     _Atomic int32_t mode;       /* ek_gateway_mode */
     _Atomic int32_t calls_open; /* calls of model routes that have not ended */
+    ek_sys_mutex hold_lock;
+    char held[EK_GATEWAY_HOLD_MAX]; /* why it is not ready yet; under hold_lock. "": it loads */
     ek_http_workers *workers;
     ek_pump *pump;
     ek_http_server *api;

@@ -102,11 +102,11 @@ class Front(harness.Server):
     """`evenkeel serve` with workers. On a machine that is busy with other tests, nothing happens because somebody was
     slow, unless a test says so: later settings win."""
 
-    def __init__(self, certs, workers, *arguments, **fields):
+    def __init__(self, certs, workers, *arguments, model=MODEL, **fields):
         addresses = ",".join(worker if isinstance(worker, str) else worker.address for worker in workers)
         super().__init__("--threads", "1", "--workers", addresses, "--certs", str(certs), "--set",
                          f"cluster.fabric={FABRIC}", "--set", f"cluster.microbatches={MICROBATCHES}", "--set", "cluster.hung_after=1m", "--set", "cluster.hedge_after=1m",
-                         *arguments, model=MODEL, **fields)
+                         *arguments, model=model, **fields)
 
     def __exit__(self, kind, value, trace):
         if kind is not None:

@@ -308,7 +308,8 @@ class Strangers(unittest.TestCase):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             address = "127.0.0.1:%d" % listener.getsockname()[1]
             server = harness.Server("--workers", address, "--certs", str(self.certs / "front"), "--set",
-                                    "cluster.fabric=tls", "--set", "cluster.hung_after=1m", model=MODEL, wait_ready=False)
+                                    "cluster.fabric=tls", "--set", "engine.gate_check=off", "--set",
+                                    "cluster.hung_after=1m", model=MODEL, wait_ready=False)
             with context.wrap_socket(listener.accept()[0], server_side=True) as control:
                 self.assertEqual(HEADER.unpack(control.recv(64))[2], HELLO)
                 self.assertEqual(len(control.recv(56)), 56)

@@ -80,7 +80,7 @@ static void check_prompt(ek_rig *rig, uint64_t seed)
     double margin;
     ek_reference_forward(rig->model, tokens, N_TOKENS, truth, chosen, &margin);
     expected_plan expected = {.chosen = chosen};
-    ek_engine_forward_set_probe(rig->forward, &(ek_forward_probe){&expected, compare_plan});
+    ek_engine_forward_set_probe(rig->forward, &(ek_forward_probe){&expected, compare_plan, NULL});
     ek_rig_logits(rig, tokens, N_TOKENS, N_TOKENS, logits);
     ek_engine_forward_set_probe(rig->forward, NULL);
 
