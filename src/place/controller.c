@@ -131,6 +131,14 @@ int32_t ek_place_controller_idle(const ek_place_controller *c, int32_t layer)
     return n;
 }
 
+void ek_place_controller_fix(ek_place_controller *c, int32_t layer, const bool *slot_fixed)
+{
+    ek_assert(layer >= 0 && layer < c->n_layers && c->n_pinned == 0);
+    c->has_fixed = true;
+    memcpy(c->fixed + (int64_t)layer * c->topology.n_slots, slot_fixed,
+           (size_t)c->topology.n_slots * sizeof *slot_fixed);
+}
+
 const int32_t *ek_place_controller_slots(const ek_place_controller *c, int32_t layer)
 {
     ek_assert(layer >= 0 && layer < c->n_layers);

@@ -212,6 +212,15 @@ void ek_place_controller_devices(ek_place_controller *controller, int64_t now_us
 EK_MUST ek_status ek_place_controller_adopt(ek_place_controller *controller, int64_t now_us,
                                             int32_t layer, const int32_t *slot_expert);
 
+/**
+ * Which slots of a layer may not be changed, from the next look at it on: where weights stay, or
+ * where there is no memory for any. None at the start. Shared experts that are everywhere need no
+ * mention, and cannot have one.
+ * @param slot_fixed (n_slots) copied
+ */
+void ek_place_controller_fix(ek_place_controller *controller, int32_t layer,
+                             const bool *slot_fixed);
+
 /** Present placement: (n_slots); borrowed until the controller's next call. */
 const int32_t *ek_place_controller_slots(const ek_place_controller *controller, int32_t layer);
 

@@ -147,8 +147,10 @@ static ek_status propose(look *k, double target, int32_t max_replicas, ek_arena 
     int32_t n_moves, n_replicas;
     ek_place_balance reached;
     routed_slots(k, slot, expert);
+    ek_place_topology routed = c->routed;
+    if (c->has_fixed) routed.slot_fixed = c->fixed + (int64_t)k->layer * c->topology.n_slots;
     ek_status status =
-        ek_place_rebalance(&c->routed, &params, ek_place_controller_loads(c, k->layer), scratch,
+        ek_place_rebalance(&routed, &params, ek_place_controller_loads(c, k->layer), scratch,
                            expert, k->moves + k->n_moves, &n_moves, &n_replicas, &reached);
     if (status != EK_OK) return status;
     for (int32_t i = k->n_moves; i < k->n_moves + n_moves; i++) {

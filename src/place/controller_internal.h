@@ -49,6 +49,8 @@ struct ek_place_controller {
     size_t balance_scratch_bytes;
     int32_t *slot_beg; /* (n_devices + 1) */
     bool *dead;        /* (n_devices) what both topologies point to */
+    bool *fixed;       /* (n_layers, n_slots) */
+    bool has_fixed;    /* some may be */
 
     int32_t *slot_expert;    /* (n_layers, n_slots) */
     double *loads;           /* (n_layers, n_experts) */

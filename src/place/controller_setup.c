@@ -171,11 +171,11 @@ size_t ek_place_controller_bytes(const ek_place_controller_setup *setup,
     size_t per_window = sizeof(ek_place_window) +
                         layers * (experts * sizeof(int32_t) + sizeof(int64_t) + sizeof(double));
     size_t per_layer = (size_t)t->n_slots * sizeof(int32_t) + experts * sizeof(double) +
-                       sizeof(ek_place_layer_state);
+                       sizeof(ek_place_layer_state) + (size_t)t->n_slots * sizeof(bool);
     return sizeof(ek_place_controller) + windows * per_window + layers * per_layer +
            (size_t)ek_place_controller_moves_max(setup, params) * sizeof(ek_place_move) +
            experts * sizeof(int64_t) + devices * (5 * sizeof(int32_t) + sizeof(bool)) +
-           18 * EK_CACHE_LINE;
+           19 * EK_CACHE_LINE;
 }
 
 /* NULL stays NULL. */
@@ -234,6 +234,7 @@ ek_status ek_place_controller_create(const ek_place_controller_setup *setup,
     memcpy(c->slot_expert, setup->slot_expert,
            (size_t)(setup->n_layers * n_slots) * sizeof(int32_t));
     c->loads = ek_new(perm, double, setup->n_layers *n_experts);
+    c->fixed = ek_new(perm, bool, setup->n_layers *n_slots);
     c->window = ek_new(perm, ek_place_window, params->n_windows);
     c->tokens = ek_new(perm, int32_t, n_cells * n_experts);
     c->rows = ek_new(perm, int64_t, n_cells);

@@ -21,6 +21,7 @@ typedef struct ek_place_core {
     const double *load;       /* (n_experts) > 0 for at least one */
     const int32_t *slot_beg;  /* (n_devices + 1) */
     const int32_t *domain_of; /* (n_devices) for spreading; NULL: nobody asked */
+    const bool *fixed;        /* (n_slots) not to be changed by a rebalance; NULL: none */
     int32_t n_spread;         /* the first n_spread of `order` go to two domains at least */
     double mean;              /* load of a device if all were equal */
 

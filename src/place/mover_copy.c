@@ -10,6 +10,7 @@
 static bool is_spare(const ek_place_core *core, int32_t slot)
 {
     int32_t e = core->slot_expert[slot];
+    if (core->fixed && core->fixed[slot]) return false;
     return e < 0 || core->count[e] > 1;
 }
 

@@ -57,6 +57,7 @@ static float weigh_partners(const ek_place_mover *m, float slot_load, float load
 bool ek_place_mover_may_swap(const ek_place_core *core, int32_t a, int32_t b)
 {
     int32_t expert_a = core->slot_expert[a], expert_b = core->slot_expert[b];
+    if (core->fixed && (core->fixed[a] || core->fixed[b])) return false;
     if (expert_a == expert_b) return false;
     if (core->count[expert_a] > 1 && ek_place_holds(core, core->slot_device[b], expert_a, b))
         return false;

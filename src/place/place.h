@@ -75,6 +75,10 @@ typedef struct ek_place_topology {
     /* Where nodes or racks are of different sizes, or numbered otherwise; each has one at least. */
     const int32_t *device_node; /* (n_devices) NULL: equal */
     const int32_t *node_rack;   /* (n_nodes) NULL: equal */
+    /*
+     * (n_slots) What lies there stays, and what is empty stays so: for rebalances only. NULL: none.
+     */
+    const bool *slot_fixed;
 } ek_place_topology;
 
 typedef struct ek_place_params {

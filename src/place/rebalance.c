@@ -25,6 +25,7 @@ static bool restore_lost(ek_place_mover *m)
         for (int32_t s = 0; s < core->n_slots; s++) {
             int32_t old = core->slot_expert[s];
             double rest = core->device_load[core->slot_device[s]] - (double)core->slot_load[s];
+            if (core->fixed && core->fixed[s]) continue;
             if ((old < 0 || core->count[old] > 1) && rest < lightest) {
                 lightest = rest;
                 slot = s;
@@ -37,8 +38,8 @@ static bool restore_lost(ek_place_mover *m)
 }
 
 static void mover_init(ek_place_mover *m, ek_place_part *part, const ek_place_move_params *params,
-                       bool may_spread, const int32_t *slot_expert, const int32_t *local_of,
-                       ek_arena *perm)
+                       bool may_spread, const int32_t *slot_expert, const bool *slot_fixed,
+                       const int32_t *local_of, ek_arena *perm)
 {
     bool spread = params->spread_hottest > 0 && may_spread;
     double total = 0.0;
@@ -60,11 +61,14 @@ static void mover_init(ek_place_mover *m, ek_place_part *part, const ek_place_mo
                                                                : part->n_experts,
     };
     ek_place_core_init(core, perm);
+    bool *fixed = slot_fixed ? ek_new(perm, bool, core->n_slots) : NULL;
+    core->fixed = fixed;
     for (int32_t d = 0; d < part->n_devices; d++)
         for (int32_t s = core->slot_beg[d]; s < core->slot_beg[d + 1]; s++) {
             int32_t e = slot_expert[part->slot[d] + s - core->slot_beg[d]];
             core->slot_expert[s] = e >= 0 ? local_of[e] : EK_PLACE_EMPTY;
             if (e >= 0) core->count[local_of[e]]++;
+            if (fixed) fixed[s] = slot_fixed[part->slot[d] + s - core->slot_beg[d]];
         }
     m->limit = params->target;
     m->copy_worth = params->copy_worth > 0.0 ? (float)params->copy_worth : COPY_WORTH;
@@ -134,7 +138,7 @@ size_t ek_place_rebalance_bytes(const ek_place_topology *t)
     return ek_place_core_bytes(t->n_experts, t->n_slots, t->n_devices) + ek_place_part_bytes(t) +
            ek_place_mover_bytes(t->n_experts, t->n_slots, t->n_devices, most) +
            sizeof(int32_t) * (2 * experts + slots) + sizeof(ek_place_move) * ((size_t)most + 1) +
-           16 * EK_CACHE_LINE;
+           slots * sizeof(bool) + 17 * EK_CACHE_LINE;
 }
 
 static ek_status check_slots(const ek_place_topology *t, const int32_t *slot_expert)
@@ -164,7 +168,7 @@ static ek_status rebalance_part(const ek_place_topology *t, const ek_place_move_
     }
     if (part.n_experts == 0) return EK_OK;
     ek_place_mover m = {.max_moves = params->max_moves - out->n_replicas};
-    mover_init(&m, &part, params, node < 0, out->slot_expert, local_of, &scratch);
+    mover_init(&m, &part, params, node < 0, out->slot_expert, t->slot_fixed, local_of, &scratch);
     if (!restore_lost(&m)) return EK_EINVAL;
     if (m.core.n_spread > 0) ek_place_mover_spread(&m);
     ek_place_mover_run(&m);

@@ -544,9 +544,70 @@ static void test_setups_are_checked(void **state)
     ek_place_rig_close(&r);
 }
 
+/* ---- slots that stay ---- */
+
+/* Where memory for replicas is bounded by what was there from the start: workers of a cluster. */
+static void test_what_is_fixed_stays(void **state)
+{
+    (void)state;
+    ek_place_rig r = rig_params();
+    static const bool all[SLOTS] = {true, true, true, true};
+    static const bool own[SLOTS] = {true, true, true, false}; /* the empty one may be filled */
+    ek_place_rig_open(&r);
+    for (int32_t l = 0; l < LAYERS; l++)
+        ek_place_controller_fix(r.c, l, all);
+    ek_place_rig_feed(&r, skewed, 2);
+    /* It would pay, but nothing may change: no rebalance begins, however often it looks. */
+    for (int32_t i = 0; i < 3; i++) {
+        assert_int_equal(decide(&r).verdict, EK_PLACE_SMALL);
+        ek_place_rig_feed(&r, skewed, 1);
+    }
+    assert_int_equal(ek_place_rig_stats(&r).n_rebalances, 0);
+    ek_place_controller_fix(r.c, 0, own);
+    ek_place_rig_feed(&r, skewed, 1);
+    assert_int_equal(decide(&r).verdict, EK_PLACE_PAYS);
+    ek_place_step step = next(&r);
+    assert_int_equal(step.n_moves, 1);
+    assert_int_equal(step.moves[0].slot, 3);
+    assert_int_equal(step.moves[0].expert, 0);
+    assert_int_equal(step.moves[0].other_slot, -1); /* a copy: the first one stays where it is */
+    ek_place_rig_close(&r);
+}
+
+/* A device that died leaves its expert to be put where there is room, and nowhere else. */
+static void test_what_was_lost_goes_where_there_is_room(void **state)
+{
+    (void)state;
+    ek_place_rig r = rig_params();
+    static const bool dead[G] = {false, true};
+    static const bool full[SLOTS] = {true, true, true, true};
+    /* Device 0 has a slot of its own for a third expert here. */
+    static const int32_t slots[] = {3, 1};
+    r.setup.topology.device_slots = slots;
+    static const int32_t begin[LAYERS * SLOTS] = {0, 1, -1, 2, 0, 1, -1, 2};
+    r.setup.slot_expert = begin;
+    ek_place_rig_open(&r);
+    for (int32_t l = 0; l < LAYERS; l++)
+        ek_place_controller_fix(r.c, l, full);
+    ek_place_controller_devices(r.c, r.now_us, dead);
+    assert_int_equal(decide(&r).verdict, EK_PLACE_NO_ROOM);
+    static const bool room[SLOTS] = {true, true, false, true};
+    ek_place_controller_fix(r.c, 0, room);
+    r.now_us += 2 * r.params.pause_us;
+    ek_place_outlook o = decide(&r);
+    assert_int_equal(o.verdict, EK_PLACE_REQUIRED);
+    assert_int_equal(o.layer, 0);
+    ek_place_step step = next(&r);
+    assert_int_equal(step.moves[0].slot, 2);
+    assert_int_equal(step.moves[0].expert, 2);
+    ek_place_rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_fixed_stays),
+        cmocka_unit_test(test_what_was_lost_goes_where_there_is_room),
         cmocka_unit_test(test_a_gain_by_hand),
         cmocka_unit_test(test_verdicts),
         cmocka_unit_test(test_far_weights_cost_more),

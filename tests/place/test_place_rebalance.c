@@ -147,6 +147,39 @@ static void test_empty_slots(void **state)
     assert_true(n_moved_over > 0 && n_copied > 0);
 }
 
+/* Whatever is drawn to stay stays, and what is drawn to be left empty is. */
+static void test_fixed_slots(void **state)
+{
+    (void)state;
+    ek_rng rng;
+    static plan p;
+    int32_t n_moves = 0;
+    ek_rng_init(&rng, 25);
+    for (int32_t i = 0; i < 200; i++) {
+        ek_place_random problem;
+        int32_t old[SLOTS_MAX], slot_expert[SLOTS_MAX];
+        bool fixed[SLOTS_MAX];
+        ek_place_input_random(&rng, &problem);
+        ek_place_topology *t = &problem.topology;
+        t->device_dead = NULL;
+        t->n_groups = 1;
+        t->slot_fixed = fixed;
+        memset(old, 0xff, sizeof old);
+        for (int32_t e = 0; e < t->n_experts; e++)
+            old[e * t->n_slots / t->n_experts] = e;
+        for (int32_t s = 0; s < t->n_slots; s++)
+            fixed[s] = ek_rng_unit(&rng) < 0.5;
+        memcpy(slot_expert, old, sizeof old);
+        assert_int_equal(rebalance(t, 1.01, t->n_slots, problem.loads, slot_expert, &p), EK_OK);
+        carry_out(t, old, slot_expert, &p);
+        for (int32_t s = 0; s < t->n_slots; s++)
+            if (fixed[s]) assert_int_equal(slot_expert[s], old[s]);
+        n_moves += p.n_moves;
+    }
+    print_message("%d moves beside fixed slots\n", n_moves);
+    assert_true(n_moves > 0);
+}
+
 static void test_limits(void **state)
 {
     (void)state;
@@ -331,13 +364,10 @@ static void test_stale(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_plans),
-        cmocka_unit_test(test_empty_slots),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_restores_lost),
-        cmocka_unit_test(test_restores_to_its_node),
-        cmocka_unit_test(test_duplicates),
-        cmocka_unit_test(test_stale),
+        cmocka_unit_test(test_random_plans),  cmocka_unit_test(test_empty_slots),
+        cmocka_unit_test(test_fixed_slots),   cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_restores_lost), cmocka_unit_test(test_restores_to_its_node),
+        cmocka_unit_test(test_duplicates),    cmocka_unit_test(test_stale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
