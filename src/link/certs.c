@@ -281,13 +281,14 @@ static X509 *node_cert(const ek_certs_authority *a, const ek_certs_node *node, E
     char names[EK_CERTS_HOSTS_MAX * (EK_CERTS_NAME_MAX + 8)];
     alternative_names(node, names, sizeof names);
     X509 *cert = cert_new(key, node->name, a->cert, from_s, to_s);
-    bool ok = cert && add_extension(cert, a->cert, NID_basic_constraints, "critical,CA:FALSE") &&
-              add_extension(cert, a->cert, NID_key_usage, "critical,digitalSignature") &&
-              add_extension(cert, a->cert, NID_ext_key_usage,
-                            node->role == EK_CERTS_WORKER ? "serverAuth" : "clientAuth") &&
-              add_extension(cert, a->cert, NID_subject_alt_name, names) &&
-              add_extension(cert, a->cert, NID_authority_key_identifier, "keyid") &&
-              X509_sign(cert, a->key, EVP_sha256()) != 0;
+    bool ok =
+        cert && add_extension(cert, a->cert, NID_basic_constraints, "critical,CA:FALSE") &&
+        add_extension(cert, a->cert, NID_key_usage, "critical,digitalSignature") &&
+        add_extension(cert, a->cert, NID_ext_key_usage,
+                      node->role == EK_CERTS_WORKER ? "serverAuth,clientAuth" : "clientAuth") &&
+        add_extension(cert, a->cert, NID_subject_alt_name, names) &&
+        add_extension(cert, a->cert, NID_authority_key_identifier, "keyid") &&
+        X509_sign(cert, a->key, EVP_sha256()) != 0;
     if (ok) return cert;
     X509_free(cert);
     return NULL;

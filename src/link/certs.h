@@ -7,8 +7,9 @@
  *     DIR/NAME/node.key         its key
  *
  * Keys are P-256, files of keys can be read by their owner alone. A front's certificate is good for
- * calling and a worker's for being called, at the names and addresses it was made out to, so that
- * neither can stand in for the other.
+ * calling; a worker's for being called, at the names and addresses it was made out to, and for
+ * calling other workers, who know it for a worker's and do not take it for a front. So neither can
+ * stand in for the other.
  */
 #ifndef EK_LINK_CERTS_H
 #define EK_LINK_CERTS_H

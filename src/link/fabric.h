@@ -76,8 +76,9 @@ struct ek_link {
     char peer[EK_FABRIC_PEER_TEXT_MAX]; /* address and, once known, the certificate's name */
     uint64_t bytes_sent;                /* of messages; the owner's */
     uint64_t bytes_received;
-    ek_err broken; /* why it broke, once it did; the owner's */
-    bool lingers;  /* close waits a moment, so that the peer can read what was sent last */
+    ek_err broken;  /* why it broke, once it did; the owner's */
+    bool is_worker; /* the peer's certificate is a worker's; known after the handshake of tls */
+    bool lingers;   /* close waits a moment, so that the peer can read what was sent last */
 };
 
 typedef struct ek_fabric ek_fabric;

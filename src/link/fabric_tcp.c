@@ -271,13 +271,17 @@ static void link_close(ek_link *base)
 
 /* ---- who is it ---- */
 
-/* Behind the address: the name in the peer's certificate. */
+/* Behind the address: the name in the peer's certificate, and what that is good for. */
 static void name_peer(tcp_link *link)
 {
     char name[64] = "";
     X509 *cert = SSL_get0_peer_certificate(link->ssl);
-    if (cert)
+    if (cert) {
         X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, name, sizeof name);
+        /* UINT32_MAX: it says nothing of what it is good for. */
+        uint32_t usage = X509_get_extended_key_usage(cert);
+        link->base.is_worker = usage != UINT32_MAX && (usage & XKU_SSL_SERVER) != 0;
+    }
     for (char *c = name; *c; c++)
         if (*c < 0x21 || *c > 0x7e) *c = '?';
     size_t n = strlen(link->base.peer);

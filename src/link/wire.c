@@ -29,7 +29,8 @@ ek_status ek_link_wire_check(const ek_wire_header *header, size_t body_bytes_max
         return ek_err_set(err, EK_EUNSUPPORTED,
                           "the peer speaks version %d of the wire format, this program %d",
                           (int)header->version, EK_WIRE_VERSION);
-    if (header->kind < EK_WIRE_HELLO || header->kind >= EK_WIRE_KIND_END)
+    if (header->kind < EK_WIRE_HELLO || header->kind >= EK_WIRE_KIND_END ||
+        (header->kind >= EK_WIRE_KIND_GAP && header->kind < EK_WIRE_HAVE))
         return ek_err_set(err, EK_EFORMAT, "a message of kind %d", (int)header->kind);
     if (header->form & ~EK_WIRE_FORM_ALL)
         return ek_err_set(err, EK_EFORMAT, "a message of form %d", (int)header->form);

@@ -43,6 +43,14 @@ typedef enum ek_wire_kind {
     EK_WIRE_OPENED,    /* worker: my half of it */
     EK_WIRE_PROBE,     /* front, on a data link: any bytes */
     EK_WIRE_PROBED,    /* worker: the same bytes */
+    EK_WIRE_KIND_GAP,  /* up to HAVE there are none */
+    /* link/wire_moves.h; from a worker that moves experts, to a front that knows of it. */
+    EK_WIRE_HAVE = 20, /* worker: what it has now; the number of the change is in seq */
+    EK_WIRE_HEED,      /* front: it sends nothing any more that is not in HAVE number seq */
+    EK_WIRE_ORDER,     /* front: acquire or release experts; its number is in seq */
+    EK_WIRE_OUTCOME,   /* worker: what became of the order of that number so far */
+    EK_WIRE_READ,      /* worker, to another one: give me bytes of an expert */
+    EK_WIRE_PIECE,     /* here they are; none: it has them not */
     EK_WIRE_KIND_END,
 } ek_wire_kind;
 
@@ -89,7 +97,7 @@ typedef struct ek_wire_hello {
     int32_t d_model;
     int32_t top_k;
     int32_t tokens_max; /* of one dispatch */
-    uint32_t reserved;  /* 0 */
+    uint32_t features;  /* EK_WIRE_HELLO_*; others 0 */
 } ek_wire_hello;
 
 static_assert(sizeof(ek_wire_hello) == 56, "hello");

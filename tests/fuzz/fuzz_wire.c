@@ -2,7 +2,8 @@
  * Any bytes as a message of the wire format: a header, and what follows as its body. Whatever is
  * accepted is read to its last index, so that the sanitizers see a step beyond; that experts
  * ascend, shares are rows once and layouts stay within their bounds is checked here. The same bytes
- * are a set of experts, as a text and as bits. Seeds: dispatches of each form, and small breaches.
+ * are a set of experts, as a text and as bits, and messages by which experts move. Seeds:
+ * dispatches of each form, orders, outcomes, reads, and small breaches.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 
 #include "base/assert.h"
 #include "cluster/expert_set.h"
-#include "link/wire.h"
+#include "link/wire_moves.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -68,6 +69,49 @@ static void read_message(const uint8_t *data, size_t size)
     free(body);
 }
 
+/* An order that is accepted can be sent again, and is the same bytes. */
+static void read_order(const ek_wire_header *header, const uint8_t *body)
+{
+    ek_wire_order order;
+    ek_err err = {0};
+    if (ek_link_wire_order_read(&shape, header, body, &order, &err) != EK_OK) {
+        ek_assert(err.text[0] != '\0');
+        return;
+    }
+    ek_assert(order.layer >= 0 && order.layer < shape.n_layers);
+    for (int32_t i = 0; i < order.n_experts; i++)
+        ek_assert(order.expert[i] >= 0 && order.expert[i] < shape.n_experts);
+    for (int32_t i = 0; i < order.n_peers; i++)
+        ek_assert(strlen(order.peer[i]) < EK_WIRE_PEER_BYTES);
+    uint8_t again[sizeof order];
+    ek_assert(ek_link_wire_order_write(&order, again) == header->body_bytes);
+    ek_assert(memcmp(again, body, header->body_bytes) == 0);
+}
+
+static void read_moves(const uint8_t *data, size_t size)
+{
+    ek_wire_header header;
+    ek_wire_outcome outcome;
+    ek_wire_read part;
+    ek_str why;
+    ek_err err = {0};
+    if (size < sizeof header) return;
+    memcpy(&header, data, sizeof header);
+    if (ek_link_wire_check(&header, size - sizeof header, &err) != EK_OK) return;
+    /* No byte more than it says. */
+    uint8_t *body = malloc(header.body_bytes ? header.body_bytes : 1);
+    ek_assert(body != NULL);
+    memcpy(body, data + sizeof header, header.body_bytes);
+    read_order(&header, body);
+    if (ek_link_wire_outcome_read(&header, body, &outcome, &why, &err) == EK_OK) {
+        ek_assert(outcome.store_bytes + outcome.peer_bytes <= outcome.bytes);
+        ek_assert((const uint8_t *)why.data + why.len == body + header.body_bytes);
+    }
+    if (ek_link_wire_read_read(&shape, &header, body, &part, &err) == EK_OK)
+        ek_assert(part.bytes > 0 && part.bytes <= EK_WIRE_PIECE_BYTES_MAX && part.mat < 3);
+    free(body);
+}
+
 static void read_sets(const uint8_t *data, size_t size)
 {
     uint64_t bits[8] = {0};
@@ -98,6 +142,7 @@ static void read_sets(const uint8_t *data, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     read_message(data, size);
+    read_moves(data, size);
     read_sets(data, size);
     return 0;
 }
