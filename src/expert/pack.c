@@ -281,6 +281,37 @@ void ek_expert_pack_run(ek_packed_model *packed, ek_sys_pool *pool)
     (void)ek_expert_pack_some(packed, pool, INT64_MAX);
 }
 
+/* One expert's part of a tensor, on the calling thread. */
+static void pack_one(ek_packed_model *packed, int32_t i, int32_t expert)
+{
+    const ek_tensor *from = packed->originals[i];
+    size_t bytes = from->bytes / (size_t)packed->model.params.n_experts;
+    size_t row_bytes = ek_quant_row_bytes(from->type, from->dim[0]);
+    size_t panel_bytes = row_bytes * EK_PACK_ROWS, at = (size_t)expert * bytes;
+    const uint8_t *data = from->data;
+    for (size_t end = at + bytes; at < end; at += panel_bytes)
+        ek_kernels_pack(from->type, (int32_t)from->dim[0], data + at, row_bytes,
+                        packed->home[i] + at);
+    ek_sys_mem_forget(data + (size_t)expert * bytes, bytes);
+}
+
+void ek_expert_pack_add(ek_packed_model *packed, int32_t layer, int32_t expert)
+{
+    ek_assert(packed->n_packed == packed->n_tensors);
+    for (int32_t i = 0; i < packed->n_tensors; i++)
+        if (packed->expert_layer[i] == layer) pack_one(packed, i, expert);
+}
+
+void ek_expert_pack_drop(ek_packed_model *packed, int32_t layer, int32_t expert)
+{
+    ek_assert(packed->n_packed == packed->n_tensors);
+    for (int32_t i = 0; i < packed->n_tensors; i++) {
+        size_t bytes = packed->originals[i]->bytes / (size_t)packed->model.params.n_experts;
+        if (packed->expert_layer[i] == layer)
+            ek_sys_mem_forget(packed->home[i] + (size_t)expert * bytes, bytes);
+    }
+}
+
 void ek_expert_pack_set_homes(ek_packed_model *packed, const ek_expert_homes *homes)
 {
     ek_assert(!packed->has_job && homes->n_nodes >= 1 && homes->n_nodes <= EK_EXPERT_HOMES_MAX);

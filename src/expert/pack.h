@@ -68,6 +68,14 @@ bool ek_expert_pack_some(ek_packed_model *packed, ek_sys_pool *pool, int64_t bud
 /** Pack all that is left. */
 void ek_expert_pack_run(ek_packed_model *packed, ek_sys_pool *pool);
 
+/**
+ * Pack one more expert of a layer, when everything else is packed; `part` need not have it. Any
+ * thread, as long as nobody computes with this expert.
+ */
+void ek_expert_pack_add(ek_packed_model *packed, int32_t layer, int32_t expert);
+/** Give its memory back: its packed weights must not be touched any more. Likewise. */
+void ek_expert_pack_drop(ek_packed_model *packed, int32_t layer, int32_t expert);
+
 /** Bytes of matrices that can be packed, and of those that are. */
 typedef struct ek_pack_progress {
     int64_t total_bytes, packed_bytes;

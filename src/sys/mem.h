@@ -36,8 +36,8 @@ static inline ek_arena ek_sys_region_arena(const ek_sys_region *region)
 }
 
 /**
- * Give back the pages that lie wholly in a range of a file's read-only map: they are read again
- * from the file when they are touched.
+ * Give back the pages that lie wholly in a range: of a file's read-only map they are read again
+ * from the file when they are touched, of a region they are zeros then.
  */
 void ek_sys_mem_forget(const void *data, size_t bytes);
 
