@@ -25,7 +25,7 @@ ARROWS = {
     "engine": ("expert", "model", "quant", "kernels", "route", "place", "sched", "keel", "trace", "sys",
                "telemetry"),
     "link": ("sys",),
-    "cluster": ("link", "expert", "store", "model", "quant", "kernels", "sys", "telemetry"),
+    "cluster": ("link", "expert", "store", "place", "model", "quant", "kernels", "sys", "telemetry"),
     "http": ("sys", "telemetry"),
     "gateway": ("http", "engine", "route", "place", "trace", "sys", "telemetry"),
     "sim": ("route", "place", "sched", "keel", "trace", "telemetry"),

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/args.h"
@@ -43,7 +44,8 @@ static const ek_cli_option options[] = {
 
 typedef struct job {
     const char *verb;
-    const char *worker; /* of drain and resume */
+    const char *worker;  /* of drain, resume, acquire and release */
+    const char *experts; /* of the latter two */
     const char *out;
     const char *url;
     int64_t days;
@@ -140,6 +142,24 @@ static void measured(double value, int decimals, char out_text[16])
         snprintf(out_text, 16, "%.*f", decimals, value);
 }
 
+/* What a worker has beyond what it was started with, and what it is about. */
+static void print_moves(const json_t *worker)
+{
+    const json_t *acquired = json_object_get(worker, "acquired");
+    const json_t *move = json_object_get(acquired, "move");
+    const double mib = 1048576.0;
+    if (number_of(acquired, "room_bytes") <= 0) return;
+    printf("%s: %.0f experts acquired, %.1f of %.1f MiB", text_of(worker, "address"),
+           number_of(acquired, "experts"), number_of(acquired, "bytes") / mib,
+           number_of(acquired, "room_bytes") / mib);
+    if (json_is_object(move))
+        printf("; %ss %.0f of layer %.0f, %.0f done, %.1f of %.1f MiB", text_of(move, "verb"),
+               number_of(move, "experts"), number_of(move, "layer"), number_of(move, "done"),
+               number_of(move, "bytes") / mib, number_of(move, "bytes_all") / mib);
+    if (text_of(acquired, "why")[0]) printf("; last: %s", text_of(acquired, "why"));
+    printf("\n");
+}
+
 static bool print_workers(ek_str body)
 {
     json_t *root = json_loadb(body.data, body.len, 0, NULL);
@@ -163,6 +183,8 @@ static bool print_workers(ek_str body)
                number_of(w, "buffer_used_bytes") / MIB, number_of(w, "buffer_reserved_bytes") / MIB,
                text_of(w, "why"));
     }
+    for (size_t i = 0; i < json_array_size(workers); i++)
+        print_moves(json_array_get(workers, i));
     const json_t *rows = json_object_get(root, "rows");
     printf("rows redone %.0f, degraded %.0f; layers failed %.0f; answers late %.0f, stale %.0f\n",
            number_of(rows, "redone"), number_of(rows, "degraded"), number_of(rows, "failed_layers"),
@@ -208,6 +230,29 @@ static int change(const job *j)
     return EK_EXIT_OK;
 }
 
+/* acquire and release: which experts, too. */
+static int move(const job *j)
+{
+    ek_cli_http_reply reply;
+    char path[32];
+    if (!j->worker || !j->experts)
+        return ek_cli_fail(EK_EXIT_USAGE,
+                           "cluster %s: say which worker and which experts: HOST:PORT "
+                           "LAYERS:EXPERTS",
+                           j->verb);
+    json_t *root = json_pack("{s:s, s:s}", "worker", j->worker, "experts", j->experts);
+    char *body = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    if (!body) return ek_cli_fail(EK_EXIT_USAGE, "cluster %s: the operands are no text", j->verb);
+    snprintf(path, sizeof path, "/v1/cluster/%s", j->verb);
+    int code = call(j, path, body, &reply);
+    free(body);
+    if (code != EK_EXIT_OK) return code;
+    printf("%s: %ss %s\n", j->worker, j->verb, j->experts);
+    ek_cli_text_free(&reply.body);
+    return EK_EXIT_OK;
+}
+
 /* ---- the command ---- */
 
 static int take_node(job *j, const char *text, ek_certs_role role)
@@ -221,12 +266,20 @@ static int take_node(job *j, const char *text, ek_certs_role role)
     return EK_EXIT_OK;
 }
 
+static bool is_move(const job *j)
+{
+    return strcmp(j->verb, "acquire") == 0 || strcmp(j->verb, "release") == 0;
+}
+
 static int take_operand(job *j, const ek_cli_args *args)
 {
     if (!j->verb)
         j->verb = args->value;
-    else if (!j->worker && (strcmp(j->verb, "drain") == 0 || strcmp(j->verb, "resume") == 0))
+    else if (!j->worker &&
+             (is_move(j) || strcmp(j->verb, "drain") == 0 || strcmp(j->verb, "resume") == 0))
         j->worker = args->value;
+    else if (j->worker && !j->experts && is_move(j))
+        j->experts = args->value;
     else
         return ek_cli_args_exit(args, EK_CLI_ARGS_OPERAND);
     return EK_EXIT_OK;
@@ -235,11 +288,14 @@ static int take_operand(job *j, const ek_cli_args *args)
 static int act(const job *j)
 {
     if (!j->verb)
-        return ek_cli_fail(EK_EXIT_USAGE, "cluster: say what: init, status, drain or resume");
+        return ek_cli_fail(EK_EXIT_USAGE,
+                           "cluster: say what: init, status, drain, resume, acquire or release");
     if (strcmp(j->verb, "init") == 0) return init(j);
     if (strcmp(j->verb, "status") == 0) return show(j);
     if (strcmp(j->verb, "drain") == 0 || strcmp(j->verb, "resume") == 0) return change(j);
-    return ek_cli_fail(EK_EXIT_USAGE, "cluster: '%s' is none of init, status, drain and resume",
+    if (is_move(j)) return move(j);
+    return ek_cli_fail(EK_EXIT_USAGE,
+                       "cluster: '%s' is none of init, status, drain, resume, acquire and release",
                        j->verb);
 }
 
@@ -269,13 +325,15 @@ static int run(int argc, char **argv)
 
 const ek_cli_command ek_cli_cluster = {
     .name = "cluster",
-    .operands = "init | status | drain HOST:PORT | resume HOST:PORT",
+    .operands = "init | status | (drain | resume) WORKER | (acquire | release) WORKER EXPERTS",
     .summary = "certificates for a cluster, and its workers",
     .about =
         "init makes a certificate authority and, for each node, a directory with what it needs:\n"
         "copy DIR/NAME to that machine and name it there (worker.certs, cluster.certs). Run\n"
         "again it adds nodes to the same authority. status shows a front's workers; drain sends\n"
-        "one no more than what nobody else can compute, resume ends that.",
+        "one no more than what nobody else can compute, resume ends that. acquire has a worker\n"
+        "with room (worker.experts_bytes_max) get more experts, LAYERS:EXPERTS, while it serves;\n"
+        "release gives those up again that others have, too.",
     .options = options,
     .n_options = EK_COUNT_OF(options),
     .run = run,

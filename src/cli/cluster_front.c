@@ -61,6 +61,27 @@ static void add_overlap(const ek_front_counts *counts, ek_buf *json)
     ek_http_json_add_number(json, "efficiency", exchange_s > 0 ? hidden_s / exchange_s : 0.0);
 }
 
+/* "acquired": {..., "move": {...}} */
+static void add_moves(const ek_worker_moves_report *m, ek_buf *json)
+{
+    ek_http_buf_addf(json, ",\"acquired\":{\"experts\":%lld", (long long)m->n_experts);
+    ek_http_json_add_int(json, "bytes", m->used_bytes);
+    ek_http_json_add_int(json, "room_bytes", m->room_bytes);
+    ek_http_json_add_string(json, "why", m->why);
+    if (m->verb) {
+        ek_http_buf_addf(json, ",\"move\":{\"layer\":%d", (int)m->layer);
+        ek_http_json_add_string(json, "verb", m->verb);
+        ek_http_json_add_int(json, "experts", m->n_wanted);
+        ek_http_json_add_int(json, "done", m->n_done);
+        ek_http_json_add_int(json, "bytes", m->bytes);
+        ek_http_json_add_int(json, "bytes_all", m->bytes_all);
+        ek_http_buf_addz(json, "}");
+    } else {
+        ek_http_buf_addz(json, ",\"move\":null");
+    }
+    ek_http_buf_addz(json, "}");
+}
+
 static void add_worker(ek_front *front, int32_t i, ek_buf *json)
 {
     ek_worker_report w;
@@ -91,7 +112,28 @@ static void add_worker(ek_front *front, int32_t i, ek_buf *json)
     ek_http_json_add_int(json, "buffer_used_bytes", (int64_t)w.buffer_used_bytes);
     ek_http_json_add_number(json, "buffer_fragmentation",
                             unused_share(w.buffer_used_bytes, w.buffer_reserved_bytes));
+    add_moves(&w.moves, json);
     ek_http_buf_addz(json, "}");
+}
+
+/* "rebalance": {...}, or null where this front does not. */
+static void add_rebalance(ek_front *front, ek_buf *json)
+{
+    ek_rebalance_report r;
+    if (!ek_cluster_front_rebalance(front, &r)) {
+        ek_http_buf_addz(json, ",\"rebalance\":null");
+        return;
+    }
+    ek_http_buf_addf(json, ",\"rebalance\":{\"layer\":%d", (int)r.layer);
+    ek_http_json_add_int(json, "begun", r.n_rebalances);
+    ek_http_json_add_int(json, "finished", r.n_finished);
+    ek_http_json_add_int(json, "failed", r.n_failed);
+    ek_http_json_add_int(json, "replicas", r.n_replicas);
+    ek_http_buf_addf(json, ",\"last\":{\"layer\":%d", (int)r.verdict_layer);
+    ek_http_json_add_string(json, "verdict", r.verdict);
+    ek_http_json_add_number(json, "now", r.now);
+    ek_http_json_add_number(json, "then", r.then);
+    ek_http_buf_addz(json, "}}");
 }
 
 static void report(void *ctx, ek_buf *json)
@@ -108,12 +150,19 @@ static void report(void *ctx, ek_buf *json)
     ek_http_json_add_int(json, "late_answers", (int64_t)counts.late_answers);
     ek_http_json_add_int(json, "stale_answers", (int64_t)counts.stale_answers);
     add_overlap(&counts, json);
-    ek_http_buf_addz(json, "}}");
+    ek_http_buf_addz(json, "}");
+    add_rebalance(front, json);
+    ek_http_buf_addz(json, "}");
 }
 
 static ek_status drain(void *ctx, const char *worker, bool drains, ek_err *err)
 {
     return ek_cluster_front_drain(ctx, worker, drains, err);
+}
+
+static ek_status move(void *ctx, const char *worker, const char *experts, bool release, ek_err *err)
+{
+    return ek_cluster_front_move(ctx, worker, experts, release, err);
 }
 
 /* ---- life ---- */
@@ -135,8 +184,8 @@ ek_status ek_cli_front_open(const ek_config *config, ek_metrics *metrics, bool (
     const ek_model *model = out_front->file->model;
     status = ek_cluster_front_create(&config->cluster, model, tokens_max, metrics,
                                      &out_front->front, err);
-    out_front->gateway =
-        (ek_gateway_cluster){.ctx = out_front->front, .report = report, .drain = drain};
+    out_front->gateway = (ek_gateway_cluster){
+        .ctx = out_front->front, .report = report, .drain = drain, .move = move};
     if (status == EK_OK)
         status =
             wait_for_workers(out_front->front, config->cluster.join_timeout_us, hurry, ctx, err);

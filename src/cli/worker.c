@@ -24,6 +24,7 @@
 
 #define TICK_US          1000000
 #define MANIFEST_STALL_S 30
+#define SOURCE_STALL_S   30
 #define PLACEMENT_BYTES  ((size_t)1 << 30) /* of address space: the largest placement */
 
 static const ek_cli_option options[] = {
@@ -51,8 +52,9 @@ typedef struct post {
     ek_cli_settings settings;
     ek_cli_loaded loaded;
     ek_model_file *file;
-    ek_expert_set set; /* its bits are owned */
-    bool has_identity; /* a manifest says it */
+    ek_expert_set set;        /* its bits are owned */
+    ek_cli_manifest manifest; /* zeroed where there is none */
+    bool has_identity;        /* a manifest says it */
     uint8_t identity[EK_IDENTITY_BYTES];
     ek_resident resident;
     ek_worker *worker;
@@ -136,28 +138,25 @@ static ek_status check_experts(post *p, int32_t n_threads, ek_err *err)
 {
     const ek_config *config = &p->loaded.config;
     const ek_store_access access = ek_cli_store_access(MANIFEST_STALL_S);
-    ek_cli_manifest opened;
+    const ek_store_manifest *m = &p->manifest.manifest;
     int32_t n;
     int64_t bytes, beg_us = ek_sys_now_us();
-    ek_status status = ek_cli_manifest_open(config->worker.manifest, &access, &opened, err);
+    ek_status status = ek_cli_manifest_open(config->worker.manifest, &access, &p->manifest, err);
     if (status != EK_OK) return status;
-    ek_store_checking checking = {.manifest = &opened.manifest,
-                                  .model_path = config->model_path,
-                                  .want = {.experts = p->set.bits}};
-    if (opened.manifest.n_layers != p->set.n_layers ||
-        opened.manifest.n_experts != p->set.n_experts)
+    ek_store_checking checking = {
+        .manifest = m, .model_path = config->model_path, .want = {.experts = p->set.bits}};
+    if (m->n_layers != p->set.n_layers || m->n_experts != p->set.n_experts)
         status = ek_err_set(err, EK_EFORMAT, "%s: is of another model than %s",
                             config->worker.manifest, config->model_path);
     if (status == EK_OK && ek_sys_pool_create(n_threads, false, &checking.pool) != EK_OK)
         status = ek_err_set(err, EK_ENOMEM, "cannot start threads");
     if (status == EK_OK) status = ek_store_check(&checking, &n, &bytes, err);
     ek_sys_pool_destroy(checking.pool);
-    p->has_identity = ek_cluster_identity_scan(opened.manifest.identity, p->identity);
+    p->has_identity = ek_cluster_identity_scan(m->identity, p->identity);
     if (status == EK_OK)
         ek_log(EK_LOG_INFO, "cli", "experts_checked",
-               "manifest=%s shards=%" PRId32 " bytes=%" PRId64 " ms=%" PRId64,
-               opened.manifest.body_sha256, n, bytes, (ek_sys_now_us() - beg_us) / 1000);
-    ek_cli_manifest_close(&opened);
+               "manifest=%s shards=%" PRId32 " bytes=%" PRId64 " ms=%" PRId64, m->body_sha256, n,
+               bytes, (ek_sys_now_us() - beg_us) / 1000);
     return status;
 }
 
@@ -233,6 +232,9 @@ static ek_status start(post *p, ek_err *err)
         .pack_weights = engine->pack_weights,
         .pace = config->worker.pace,
         .identity = p->has_identity ? p->identity : NULL,
+        .model_path = config->model_path,
+        .manifest = config->worker.manifest ? &p->manifest.manifest : NULL,
+        .access = ek_cli_store_access(SOURCE_STALL_S),
     };
     ek_sys_notify("STATUS=loading experts");
     status = ek_cluster_resident_open(&setup, &p->resident, err);
@@ -266,6 +268,7 @@ static int work(post *p)
     ek_cluster_worker_destroy(p->worker);
     ek_cluster_resident_close(&p->resident);
     ek_sys_free(p->set.bits);
+    ek_cli_manifest_close(&p->manifest);
     ek_expert_model_close(p->file);
     return code;
 }

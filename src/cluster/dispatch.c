@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/size.h"
 #include "cluster/dispatch_internal.h"
+#include "cluster/rebalance.h"
 #include "sys/clock.h"
 #include "sys/log.h"
 
@@ -180,6 +181,7 @@ static void begin_layer(ek_cluster_dispatcher *self, ek_dispatch_layer *layer,
     self->n_layers_done++;
     if (is_other_under_way(self, layer)) ek_counter_add(self->front->overlapped, 1);
     ek_cluster_peers_refresh(self);
+    ek_cluster_peers_take_changes(self);
     for (int32_t i = 0; i < self->n_peers; i++) {
         ek_dispatch_desk *desk = &self->peers[i].desk[layer->micro_batch];
         ek_assert(!desk->pending);
@@ -380,6 +382,7 @@ static size_t cluster_step_bytes(const ek_dispatcher *base EK_UNUSED, int32_t n_
 static void cluster_destroy(ek_dispatcher *base)
 {
     /* Sessions stay with their members: their threads may still look at them. */
+    ek_cluster_rebalance_watch(((ek_cluster_dispatcher *)base)->front->rebalance, NULL);
     ek_sys_region region = ((ek_cluster_dispatcher *)base)->region;
     ek_sys_region_close(&region);
 }
@@ -467,6 +470,8 @@ static size_t lay_out(ek_cluster_dispatcher *self, uint8_t *base)
             ek_dispatch_desk desk = take_desk(&c, self, m);
             if (base) self->peers[i].desk[m] = desk;
         }
+        int64_t *since_us = TAKE(&c, int64_t, (int64_t)s->n_layers * s->n_experts);
+        if (base) self->peers[i].since_us = since_us;
         if (base) self->peers[i].reserved_bytes = c.used - before;
     }
     return c.used;
@@ -517,6 +522,7 @@ ek_status ek_cluster_dispatch_create(ek_front *front, const ek_dispatcher_setup 
                               memory_order_relaxed);
         ek_gauge_set(peer->member->buffer_reserved_bytes, (int64_t)peer->reserved_bytes);
     }
+    ek_cluster_rebalance_watch(front->rebalance, setup->stats);
     *out_dispatcher = &self->base;
     return EK_OK;
 }

@@ -79,6 +79,8 @@ typedef struct ek_dispatch_peer {
     int64_t answered_watch_us;
     int32_t told;      /* how it stood when the engine last asked (peer_standing) */
     int64_t down_us;   /* since when it is not there; 0: it is, or never was */
+    bool has_changed;  /* what it offers, since the engine last asked */
+    int64_t *since_us; /* (n_layers, n_experts) when it got one while it served; 0: before */
     uint64_t busy_us;  /* of the worker, as far as it is counted */
     double us_per_row; /* that its answers took lately; 0: not known */
     int32_t strikes;   /* slow answers more than quick ones (dispatch_slow.c) */
@@ -145,6 +147,11 @@ static inline int64_t ek_cluster_watch_us(const ek_cluster_dispatcher *self, int
 void ek_cluster_peers_refresh(ek_cluster_dispatcher *self);
 /** Is an answer still to come that nobody waits for? */
 bool ek_cluster_peer_owes(const ek_dispatch_peer *peer);
+/**
+ * Between layers: take over what workers have got or are about to give up, where nothing is under
+ * way to them; what nobody else could compute is not given up.
+ */
+void ek_cluster_peers_take_changes(ek_cluster_dispatcher *self);
 /** Can this worker be sent rows? */
 bool ek_cluster_peer_is_usable(const ek_dispatch_peer *peer);
 bool ek_cluster_peer_has(const ek_dispatch_peer *peer, int32_t layer, int32_t expert);

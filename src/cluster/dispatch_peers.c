@@ -1,10 +1,13 @@
 /*
  * Which workers a dispatcher can use, and which of them computes what.
  */
+#include <string.h>
+
 #include "base/assert.h"
 #include "cluster/dispatch_internal.h"
 #include "sys/clock.h"
 #include "sys/log.h"
+#include "sys/mem.h"
 
 #define NS_PER_US      1000
 #define LOAD_AGE_US    500000 /* five reports that did not come: a load is not known any more */
@@ -50,6 +53,8 @@ static void adopt(ek_cluster_dispatcher *self, ek_dispatch_peer *peer)
     peer->us_per_row = 0;
     peer->strikes = 0;
     peer->pass_us = peer->pass_until_us = 0;
+    memset(peer->since_us, 0,
+           (size_t)session->set.n_layers * (size_t)session->set.n_experts * sizeof *peer->since_us);
 }
 
 void ek_cluster_peers_refresh(ek_cluster_dispatcher *self)
@@ -64,6 +69,88 @@ void ek_cluster_peers_refresh(ek_cluster_dispatcher *self)
         else if (peer->down_us == 0)
             peer->down_us = ek_sys_now_us();
     }
+}
+
+/* ---- what moves ---- */
+
+/* Has somebody else whom rows can be sent to an expert? */
+static bool is_elsewhere(const ek_cluster_dispatcher *self, const ek_dispatch_peer *peer,
+                         int32_t layer, int32_t expert)
+{
+    for (int32_t i = 0; i < self->n_peers; i++) {
+        const ek_dispatch_peer *other = &self->peers[i];
+        if (other != peer && ek_cluster_session_is_up(other->member->current) &&
+            ek_cluster_peer_has(other, layer, expert))
+            return true;
+    }
+    return false;
+}
+
+/* Would a change leave an expert with nobody? */
+static bool is_safe(const ek_cluster_dispatcher *self, const ek_dispatch_peer *peer,
+                    const ek_expert_set *then)
+{
+    const ek_expert_set *now = &peer->member->current->set;
+    for (int32_t l = 0; l < now->n_layers; l++)
+        for (int32_t e = 0; e < now->n_experts; e++)
+            if (ek_cluster_set_has(now, l, e) && !ek_cluster_set_has(then, l, e) &&
+                !is_elsewhere(self, peer, l, e))
+                return false;
+    return true;
+}
+
+static void apply(ek_dispatch_peer *peer, const ek_member_change *change, const ek_expert_set *then)
+{
+    ek_expert_set *now = &peer->member->current->set;
+    int64_t now_us = ek_sys_now_us();
+    for (int32_t l = 0; l < now->n_layers; l++)
+        for (int32_t e = 0; e < now->n_experts; e++)
+            if (!ek_cluster_set_has(now, l, e) && ek_cluster_set_has(then, l, e))
+                peer->since_us[(int64_t)l * now->n_experts + e] = now_us;
+    memcpy(now->bits, then->bits, ek_cluster_set_bytes(now->n_layers, now->n_experts));
+    peer->has_changed = true;
+    /* Pairs with the member's thread, which tells the worker that nothing else is sent now. */
+    atomic_store_explicit(&peer->member->moves.heeded,
+                          ek_cluster_heed_of(change->epoch, change->generation),
+                          memory_order_release);
+}
+
+/* One that cannot be taken yet waits, unless a newer one has come. */
+static void put_back(ek_member_moves *moves, ek_member_change *change)
+{
+    ek_member_change *none = NULL;
+    if (!atomic_compare_exchange_strong_explicit(&moves->change, &none, change,
+                                                 memory_order_acq_rel, memory_order_relaxed))
+        ek_sys_free(change);
+}
+
+static void take_change(ek_cluster_dispatcher *self, ek_dispatch_peer *peer)
+{
+    ek_member_moves *moves = &peer->member->moves;
+    if (!atomic_load_explicit(&moves->change, memory_order_relaxed)) return;
+    ek_member_change *change = atomic_exchange_explicit(&moves->change, NULL, memory_order_acq_rel);
+    if (!change) return;
+    adopt(self, peer); /* the session that it is of was published before */
+    const ek_session *session = peer->member->current;
+    if (!ek_cluster_session_is_up(session) || session->epoch != change->epoch) {
+        ek_sys_free(change);
+        return;
+    }
+    ek_expert_set then = session->set;
+    then.bits = change->bits;
+    /* What is under way to it, of either micro-batch, it has still to be able to compute. */
+    if (peer->n_flights > 0 || !is_safe(self, peer, &then)) {
+        put_back(moves, change);
+        return;
+    }
+    apply(peer, change, &then);
+    ek_sys_free(change);
+}
+
+void ek_cluster_peers_take_changes(ek_cluster_dispatcher *self)
+{
+    for (int32_t i = 0; i < self->n_peers; i++)
+        take_change(self, &self->peers[i]);
 }
 
 /* ---- load ---- */
@@ -107,9 +194,11 @@ bool ek_cluster_peer_passes(const ek_cluster_dispatcher *self, const ek_dispatch
 {
     const ek_session *session = peer->member->current;
     int64_t ramp_us = self->front->params.slow_start_us;
+    int64_t since_us = peer->since_us[(int64_t)layer->work->layer * self->shape.n_experts + expert];
     if (layer->dispatch_us < peer->pass_until_us) return true;
-    if (!session->is_return) return false;
-    int64_t age_us = layer->dispatch_us - session->began_us;
+    if (session->is_return && session->began_us > since_us) since_us = session->began_us;
+    if (since_us == 0) return false;
+    int64_t age_us = layer->dispatch_us - since_us;
     if (age_us >= ramp_us) return false;
     double share = SLOW_START_MIN + (1 - SLOW_START_MIN) * (double)age_us / (double)ramp_us;
     return lot((uint64_t)layer->work->layer << 32 | (uint32_t)expert, self->n_layers_done) >= share;
@@ -164,12 +253,14 @@ bool ek_cluster_peers_changed(ek_dispatcher *base, bool *out_loads_known)
     ek_cluster_dispatcher *self = (ek_cluster_dispatcher *)base;
     bool changed = false;
     ek_cluster_peers_refresh(self);
+    ek_cluster_peers_take_changes(self);
     for (int32_t i = 0; i < self->n_peers; i++) {
         if (ek_cluster_session_is_up(self->peers[i].member->current))
             count_reported(self, &self->peers[i]);
         int32_t now = standing(&self->peers[i]);
-        changed |= now != self->peers[i].told;
+        changed |= now != self->peers[i].told || self->peers[i].has_changed;
         self->peers[i].told = now;
+        self->peers[i].has_changed = false;
     }
     *out_loads_known = are_loads_known(self, ek_sys_now_us());
     return changed;

@@ -10,6 +10,12 @@ void ek_cluster_set_add(ek_expert_set *set, int32_t layer, int32_t expert)
     set->bits[word] |= (uint64_t)1 << (expert % 64);
 }
 
+void ek_cluster_set_remove(ek_expert_set *set, int32_t layer, int32_t expert)
+{
+    size_t word = (size_t)layer * ek_cluster_set_words(set->n_experts) + (size_t)expert / 64;
+    set->bits[word] &= ~((uint64_t)1 << (expert % 64));
+}
+
 int32_t ek_cluster_set_count_layer(const ek_expert_set *set, int32_t layer)
 {
     size_t words = ek_cluster_set_words(set->n_experts);

@@ -38,6 +38,7 @@ static inline bool ek_cluster_set_has(const ek_expert_set *set, int32_t layer, i
 }
 
 void ek_cluster_set_add(ek_expert_set *set, int32_t layer, int32_t expert);
+void ek_cluster_set_remove(ek_expert_set *set, int32_t layer, int32_t expert);
 
 /** How many there are: of one layer, and of all. */
 int32_t ek_cluster_set_count_layer(const ek_expert_set *set, int32_t layer);

@@ -6,6 +6,8 @@
 #include "base/assert.h"
 #include "cluster/dispatch.h"
 #include "cluster/front_internal.h"
+#include "cluster/moves.h"
+#include "cluster/rebalance.h"
 #include "link/fabric_tcp.h"
 #include "link/fabric_ucx.h"
 #include "link/net.h"
@@ -57,7 +59,8 @@ static ek_status read_workers(ek_front *front, ek_err *err)
             .bits = ek_sys_calloc(
                 1, ek_cluster_set_bytes(front->shape.n_layers, front->shape.n_experts)),
         };
-        if (!m->offered.bits) return ek_err_set(err, EK_ENOMEM, "no memory for workers");
+        if (!m->offered.bits || ek_cluster_member_moves_open(m) != EK_OK)
+            return ek_err_set(err, EK_ENOMEM, "no memory for workers");
     }
     return EK_OK;
 }
@@ -101,6 +104,7 @@ static ek_status open_metrics(ek_front *front, ek_metrics *metrics, ek_err *err)
     front->hidden_time = ek_telemetry_hist(
         metrics, "evenkeel_cluster_hidden_seconds", NULL, 1e-6, ek_latency_bounds,
         ek_latency_n_bounds, "Part of it in which the front computed something else.");
+    ek_cluster_moves_metrics(front, metrics);
     for (int32_t i = 0; i < front->n_members; i++) {
         ek_member *m = &front->members[i];
         char labels[EK_METRICS_LABELS_MAX];
@@ -162,7 +166,7 @@ static ek_status open_all(ek_front *front, const ek_model *model, ek_metrics *me
         if (ek_sys_thread_start(&front->members[i].thread, "ek-member", ek_cluster_member_run,
                                 &front->members[i]) != EK_OK)
             status = ek_err_set(err, EK_ENOMEM, "cannot start a thread for each worker");
-    return status;
+    return status == EK_OK ? ek_cluster_rebalance_start(front, &front->rebalance, err) : status;
 }
 
 ek_status ek_cluster_front_create(const ek_cluster_params *params, const ek_model *model,
@@ -179,6 +183,7 @@ ek_status ek_cluster_front_create(const ek_cluster_params *params, const ek_mode
         .top_k = model->params.top_k,
         .tokens_max = tokens_max,
     };
+    front->expert_bytes = ek_cluster_moves_expert_bytes(model);
     ek_sys_mutex_init(&front->lock);
     ek_status status = open_all(front, model, metrics, err);
     if (status != EK_OK) {
@@ -193,12 +198,14 @@ void ek_cluster_front_destroy(ek_front *front)
 {
     if (!front) return;
     atomic_store_explicit(&front->stopping, true, memory_order_release);
+    ek_cluster_rebalance_stop(front->rebalance);
     for (int32_t i = 0; front->members && i < front->n_members; i++) {
         ek_member *m = &front->members[i];
         ek_sys_thread_join(&m->thread);
         ek_cluster_session_free(atomic_exchange_explicit(&m->incoming, NULL, memory_order_acq_rel));
         ek_cluster_session_free(m->current);
         ek_sys_free(m->offered.bits);
+        ek_cluster_member_moves_close(m);
     }
     ek_sys_free(front->members);
     ek_link_fabric_destroy(front->tls);
@@ -262,7 +269,7 @@ int32_t ek_cluster_front_n_slots(ek_front *front)
     ek_sys_mutex_lock(&front->lock);
     for (int32_t i = 0; i < front->n_members; i++) {
         for (int32_t l = 0; l < front->shape.n_layers; l++) {
-            int32_t n = ek_cluster_set_count_layer(&front->members[i].offered, l);
+            int32_t n = ek_cluster_moves_slots_locked(&front->members[i], l);
             if (n > most) most = n;
         }
     }
@@ -336,9 +343,15 @@ void ek_cluster_front_report(ek_front *front, int32_t worker, ek_worker_report *
     memcpy(r.address, m->address, sizeof r.address);
     ek_sys_mutex_lock(&front->lock);
     memcpy(r.why, m->why, sizeof r.why);
+    ek_cluster_moves_report_locked(m, &r.moves);
     snprintf(r.fabric, sizeof r.fabric, "%s", m->fabric ? m->fabric : "");
     ek_sys_mutex_unlock(&front->lock);
     *out_report = r;
+}
+
+bool ek_cluster_front_rebalance(ek_front *front, ek_rebalance_report *out_report)
+{
+    return ek_cluster_rebalance_report(front->rebalance, out_report);
 }
 
 void ek_cluster_front_counts(ek_front *front, ek_front_counts *out_counts)

@@ -63,10 +63,23 @@ typedef enum ek_worker_state {
     EK_WORKER_LATE,     /* has not answered in time; gets nothing until it has */
 } ek_worker_state;
 
+/** What a worker acquired beyond what it was started with, and the order under way. */
+typedef struct ek_worker_moves_report {
+    bool is_able;      /* it has room for some */
+    int64_t n_experts; /* acquired */
+    int64_t room_bytes, used_bytes;
+    const char *verb; /* "acquire" or "release"; NULL: nothing is under way */
+    int32_t layer;
+    int32_t n_wanted, n_done; /* experts of the order */
+    int64_t bytes, bytes_all;
+    char why[EK_CLUSTER_WHY_MAX]; /* why the last one failed; empty: it did not */
+} ek_worker_moves_report;
+
 typedef struct ek_worker_report {
     char address[EK_CLUSTER_ADDRESS_MAX];
     char why[EK_CLUSTER_WHY_MAX]; /* why it is not serving; else empty */
     char fabric[8];               /* of its data link */
+    ek_worker_moves_report moves;
     ek_worker_state state;
     bool drained; /* by ek_cluster_front_drain */
     uint32_t epoch;
@@ -99,6 +112,19 @@ typedef struct ek_front_counts {
 } ek_front_counts;
 
 void ek_cluster_front_report(ek_front *front, int32_t worker, ek_worker_report *out_report);
+
+/** What rebalancing is about (cluster/rebalance.h). */
+typedef struct ek_rebalance_report {
+    const char *verdict; /* of the last look at a layer: "pays", "even", ... (place/controller.h) */
+    int32_t verdict_layer;
+    double now, then; /* busiest worker over mean there: as it is, and as was proposed */
+    int32_t layer;    /* being rebalanced; -1: none */
+    int64_t n_rebalances, n_finished, n_failed;
+    int64_t n_replicas; /* that were moved */
+} ek_rebalance_report;
+
+/** @return false: it does not, or has not enough to go by yet */
+bool ek_cluster_front_rebalance(ek_front *front, ek_rebalance_report *out_report);
 void ek_cluster_front_counts(ek_front *front, ek_front_counts *out_counts);
 
 const char *ek_cluster_worker_state_name(ek_worker_state state);
@@ -110,6 +136,17 @@ const char *ek_cluster_worker_state_name(ek_worker_state state);
  */
 EK_MUST ek_status ek_cluster_front_drain(ek_front *front, const char *address, bool drain,
                                          ek_err *err);
+
+/**
+ * Have a worker acquire experts, or release what it acquired; begins now, and goes on until it is so
+ * or something else is wanted. From then on this front decides what the worker has.
+ * @param experts as cluster/expert_set.h reads them
+ * @return EK_OK; EK_ENOTFOUND no such worker; EK_EINVAL experts, or one that it was started with;
+ *         EK_EUNSUPPORTED it acquires none, or is not there; EK_EFULL it has no room for so many;
+ *         EK_ENOMEM
+ */
+EK_MUST ek_status ek_cluster_front_move(ek_front *front, const char *address, const char *experts,
+                                        bool release, ek_err *err);
 
 /** After the engine. Accepts NULL. */
 void ek_cluster_front_destroy(ek_front *front);

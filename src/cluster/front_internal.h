@@ -18,6 +18,8 @@ struct ek_front {
     ek_member *members; /* (n_members) */
     int32_t n_members;
     ek_expert_source source;
+    int64_t expert_bytes;           /* of one expert of a layer, at most */
+    struct ek_rebalance *rebalance; /* NULL: off */
     _Atomic bool stopping;
     ek_sys_mutex lock; /* texts and sets of members */
 
@@ -25,6 +27,9 @@ struct ek_front {
     ek_sys_region metrics_region; /* where nobody else has a registry */
     ek_counter *redone, *degraded, *failed, *stale, *late, *passed_by, *overlapped;
     ek_hist *answer_time, *exchange_time, *hidden_time;
+    /* Counted by members' threads. */
+    ek_counter *moves_started, *moves_done, *moves_failed, *moved_bytes;
+    ek_hist *move_time;
 };
 
 #endif

@@ -64,6 +64,7 @@ static ek_status say_hello(const ek_front *front, ek_link *control, ek_err *err)
         .d_model = front->shape.d_model,
         .top_k = front->shape.top_k,
         .tokens_max = front->shape.tokens_max,
+        .features = EK_WIRE_HELLO_MOVES,
     };
     memcpy(hello.model, front->identity, sizeof hello.model);
     ek_wire_header header = ek_link_wire_header(EK_WIRE_HELLO, 0);
@@ -211,7 +212,7 @@ static ek_status test_link(const ek_member *member, ek_link *control, ek_session
     return EK_OK;
 }
 
-static ek_status join_over(const ek_member *member, ek_link *control, uint8_t *body, size_t room,
+static ek_status join_over(ek_member *member, ek_link *control, uint8_t *body, size_t room,
                            ek_session *session, ek_err *err)
 {
     uint8_t token[EK_WIRE_TOKEN_BYTES];
@@ -219,6 +220,8 @@ static ek_status join_over(const ek_member *member, ek_link *control, uint8_t *b
     ek_status status = say_hello(member->front, control, err);
     if (status == EK_OK) status = take_welcome(control, &header, body, room, err);
     if (status == EK_OK) status = read_welcome(&header, body, session, token, err);
+    if (status == EK_OK)
+        status = ek_cluster_member_moves_greet(member, control, session, body, err);
     if (status == EK_OK) status = open_data(member, control, session, token, err);
     return status == EK_OK ? test_link(member, control, session, err) : status;
 }
@@ -229,7 +232,8 @@ static ek_status join(ek_member *member, ek_link **out_control, ek_session **out
     ek_front *front = member->front;
     size_t room = sizeof(ek_wire_welcome) +
                   ek_cluster_set_bytes(front->shape.n_layers, front->shape.n_experts);
-    if (room < SCRAP_BYTES) room = SCRAP_BYTES;
+    size_t moves_room = ek_cluster_member_moves_room(front);
+    if (room < moves_room) room = moves_room;
     ek_link *control = NULL;
     ek_session *session = session_new(front);
     uint8_t *body = ek_sys_calloc(1, room);
@@ -264,9 +268,10 @@ static void take_report(ek_member *member, const ek_wire_header *header)
 }
 
 /* Heartbeats until something ends them. @return why */
-static const char *keep_in_touch(ek_member *member, ek_link *control, const ek_session *session)
+static const char *keep_in_touch(ek_member *member, ek_link *control, const ek_session *session,
+                                 uint8_t *scrap, ek_err *err)
 {
-    uint8_t scrap[SCRAP_BYTES];
+    const size_t room = ek_cluster_member_moves_room(member->front);
     const int64_t hung_us = member->front->params.hung_us;
     int64_t next_us = 0;
     for (;;) {
@@ -281,12 +286,17 @@ static const char *keep_in_touch(ek_member *member, ek_link *control, const ek_s
                 return control->broken.text[0] ? control->broken.text : "it takes no heartbeats";
             next_us = now_us + BEAT_US;
         }
+        if (ek_cluster_member_moves_send(member, session, control) != EK_OK)
+            return control->broken.text[0] ? control->broken.text : "it takes no orders";
         ek_wire_header header;
-        ek_status status = ek_link_receive(control, &header, scrap, sizeof scrap, now_us + LOOK_US);
+        ek_status status = ek_link_receive(control, &header, scrap, room, now_us + LOOK_US);
         if (status == EK_OK && header.epoch == session->epoch) {
             atomic_store_explicit(&member->heard_us, ek_sys_now_us(), memory_order_relaxed);
             if (header.kind == EK_WIRE_LOAD) take_report(member, &header);
             if (header.kind == EK_WIRE_BYE) return "it said good-bye";
+            if ((header.kind == EK_WIRE_HAVE || header.kind == EK_WIRE_OUTCOME) &&
+                ek_cluster_member_moves_take(member, session, &header, scrap, err) != EK_OK)
+                return err->text;
         } else if (status != EK_OK && status != EK_AGAIN) {
             return control->broken.text[0] ? control->broken.text : "it stopped in mid-message";
         }
@@ -341,6 +351,7 @@ static void publish(ek_member *member, ek_session *session)
     atomic_store_explicit(&member->n_threads, session->n_threads, memory_order_relaxed);
     atomic_store_explicit(&member->n_experts, ek_cluster_set_count(set), memory_order_relaxed);
     atomic_store_explicit(&member->weight_bytes, session->weight_bytes, memory_order_relaxed);
+    ek_cluster_member_moves_begin(member, session);
     session->began_us = ek_sys_now_us();
     session->is_return = atomic_load_explicit(&member->n_joined, memory_order_relaxed) > 0;
     atomic_store_explicit(&member->busy_us, session->busy_us, memory_order_relaxed);
@@ -361,6 +372,7 @@ static void conclude(ek_member *member, ek_session *session, const char *why)
     session->data->ops->interrupt(session->data);
     atomic_store_explicit(&member->joined, false, memory_order_release);
     ek_gauge_set(member->up, 0);
+    ek_cluster_member_moves_end(member);
     if (stops(member)) return;
     ek_counter_add(member->losses, 1);
     ek_log(EK_LOG_WARN, "cluster", "lost", "worker=%s epoch=%u why=\"%s\"", member->address,
@@ -378,7 +390,8 @@ void ek_cluster_member_run(void *ctx)
 {
     ek_member *member = ctx;
     int64_t retry_us = RETRY_US;
-    while (!stops(member)) {
+    uint8_t *inbox = ek_sys_calloc(1, ek_cluster_member_moves_room(member->front));
+    while (inbox && !stops(member)) {
         ek_err err = {0};
         ek_link *control;
         ek_session *session;
@@ -390,7 +403,7 @@ void ek_cluster_member_run(void *ctx)
         }
         retry_us = RETRY_US;
         publish(member, session);
-        const char *why = keep_in_touch(member, control, session);
+        const char *why = keep_in_touch(member, control, session, inbox, &err);
         if (stops(member)) {
             const ek_wire_header bye = ek_link_wire_header(EK_WIRE_BYE, session->epoch);
             (void)!ek_link_send(control, &bye, (ek_span){0}, ek_sys_now_us() + LOOK_US);
@@ -398,4 +411,5 @@ void ek_cluster_member_run(void *ctx)
         conclude(member, session, why);
         ek_link_close(control);
     }
+    ek_sys_free(inbox);
 }

@@ -19,12 +19,13 @@
 #include "cluster/expert_set.h"
 #include "cluster/front.h"
 #include "cluster/identity.h"
+#include "cluster/member_moves.h"
 #include "cluster/probe.h"
 #include "link/fabric.h"
 #include "sys/thread.h"
 #include "telemetry/metrics.h"
 
-/** From WELCOME to the end. Fields are constant once it is published, but for the atomics. */
+/** From WELCOME to the end. Fields are constant once it is published, but for set and atomics. */
 typedef struct ek_session {
     ek_link *data; /* owned by whoever owns the session */
     const char *fabric;
@@ -32,7 +33,9 @@ typedef struct ek_session {
     uint64_t busy_us; /* of the worker when it began */
     int64_t began_us;
     bool is_return; /* the worker was joined before */
+    /* What it offers: of the engine's thread once it has the session, and changed by it alone. */
     ek_expert_set set;
+    uint64_t generation; /* of the set when the session began */
     int64_t weight_bytes;
     int32_t n_threads;
     uint16_t plain_port;
@@ -76,6 +79,7 @@ typedef struct ek_member {
     char why[EK_CLUSTER_WHY_MAX];
     const char *fabric;
     ek_expert_set offered; /* of the last session; its bits are owned */
+    ek_member_moves moves;
 
     ek_gauge *up;
     ek_gauge *buffer_reserved_bytes, *buffer_used_bytes;

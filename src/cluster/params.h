@@ -44,6 +44,12 @@ typedef enum ek_cluster_link_check {
     EK_CLUSTER_LINK_REFUSE, /* it stays absent, and is tried again */
 } ek_cluster_link_check;
 
+/** Who decides which experts workers have beyond what they were started with. */
+typedef enum ek_cluster_rebalance {
+    EK_CLUSTER_REBALANCE_OFF,  /* whoever gives commands, or another front */
+    EK_CLUSTER_REBALANCE_AUTO, /* this front, by what its traffic asks for */
+} ek_cluster_rebalance;
+
 /** A front's. */
 typedef struct ek_cluster_params {
     const char *workers; /* "host:port,host:port"; NULL: experts are in this process */
@@ -62,6 +68,9 @@ typedef struct ek_cluster_params {
     ek_cluster_link_check link_check;
     int64_t link_latency_max_us; /* of a data link's self-test; 0: any will do */
     int64_t link_bandwidth_min;  /* bytes a second; 0: any will do */
+    ek_cluster_rebalance rebalance;
+    int64_t rebalance_interval_us; /* counts of so long are looked at together */
+    int32_t rebalance_moves;       /* replicas that move in one interval, at most; from 2 on */
 } ek_cluster_params;
 
 /** A device to stand in for (cluster/pace.h); zeros: what this machine does is what it takes. */
@@ -83,6 +92,9 @@ typedef struct ek_worker_params {
     int32_t fronts_max;           /* 1..EK_CLUSTER_FRONTS_MAX */
     int32_t tokens_max;           /* of one dispatch; a front that wants more is refused */
     int64_t drain_timeout_us;
+    int64_t experts_bytes_max;   /* for experts that it acquires while it serves; 0: none */
+    int64_t acquire_bytes_per_s; /* at which it reads them; 0: as fast as can be */
+    const char *sources; /* "DIR,https://...": where their bytes may come from; NULL: none */
     ek_worker_pace pace;
 } ek_worker_params;
 

@@ -58,6 +58,11 @@ static ek_status open_stats(ek_resident *r, ek_err *err)
 static ek_status open_all(ek_resident *r, ek_err *err)
 {
     const ek_resident_setup *setup = &r->setup;
+    size_t set_bytes = ek_cluster_set_bytes(setup->set.n_layers, setup->set.n_experts);
+    r->held = setup->set;
+    r->held.bits = ek_sys_calloc(1, set_bytes);
+    if (!r->held.bits) return ek_err_set(err, EK_ENOMEM, "no memory for a set of experts");
+    memcpy(r->held.bits, setup->set.bits, set_bytes);
     ek_status status = ek_kernels_select(setup->kernels, ek_sys_cpu_flags(), &r->kernels);
     if (status != EK_OK)
         return ek_err_set(err, status,
@@ -107,6 +112,7 @@ void ek_cluster_resident_close(ek_resident *resident)
     ek_sys_region_close(&resident->region);
     ek_expert_pack_destroy(resident->packed);
     ek_sys_pool_destroy(resident->pool);
+    ek_sys_free(resident->held.bits);
     ek_sys_cond_fini(&resident->turn);
     ek_sys_mutex_fini(&resident->lock);
     resident->setup.file = NULL;
@@ -162,11 +168,12 @@ typedef struct assignment {
     const ek_kernels *kernels;
 } assignment;
 
-static ek_status check_experts(const ek_resident *r, const ek_wire_header *h,
-                               const ek_wire_dispatch *wire, ek_err *err)
+/* Under the lock: what is there when a dispatch takes its ticket stays until it is done. */
+static ek_status check_experts_locked(const ek_resident *r, const ek_wire_header *h,
+                                      const ek_wire_dispatch *wire, ek_err *err)
 {
     for (int32_t s = 0; s < h->n_shares; s++)
-        if (!ek_cluster_set_has(&r->setup.set, h->layer, wire->share_expert[s]))
+        if (!ek_cluster_set_has(&r->held, h->layer, wire->share_expert[s]))
             return ek_err_set(err, EK_EFORMAT,
                               "a dispatch is for expert %d of layer %d, which is "
                               "not here",
@@ -197,15 +204,13 @@ static ek_status list_tokens(const ek_wire_header *h, ek_resident_desk *desk, in
     return EK_OK;
 }
 
-static ek_status assign(const ek_resident *r, ek_resident_desk *desk, const ek_wire_header *h,
-                        assignment *a, ek_err *err)
+static ek_status assign(ek_resident_desk *desk, const ek_wire_header *h, assignment *a, ek_err *err)
 {
     int32_t n_experts = desk->shape.n_experts;
     int32_t *expert_beg = desk->lists;
     int32_t *share_row = expert_beg + n_experts + 1;
     int32_t *row_of = share_row + 2 * (ptrdiff_t)n_experts;
     ek_status status = ek_link_wire_dispatch_read(&desk->shape, h, desk->body, &a->wire, err);
-    if (status == EK_OK) status = check_experts(r, h, &a->wire, err);
     if (status != EK_OK) return status;
     int32_t s = 0;
     for (int32_t e = 0; e < n_experts; e++) {
@@ -311,16 +316,21 @@ static ek_status compute_locked(ek_resident *r, ek_resident_desk *desk, const ek
 }
 
 static ek_status compute_in_turn(ek_resident *r, ek_resident_desk *desk, const ek_wire_header *h,
-                                 assignment *a, const float **out_y)
+                                 assignment *a, const float **out_y, ek_err *err)
 {
-    atomic_fetch_add_explicit(&r->n_waiting, 1, memory_order_relaxed);
     ek_sys_mutex_lock(&r->lock);
+    ek_status status = check_experts_locked(r, h, &a->wire, err);
+    if (status != EK_OK) {
+        ek_sys_mutex_unlock(&r->lock);
+        return status;
+    }
     uint64_t ticket = r->next_ticket++;
+    atomic_fetch_add_explicit(&r->n_waiting, 1, memory_order_relaxed);
     while (r->serving != ticket)
         ek_sys_cond_wait(&r->turn, &r->lock);
     ek_sys_mutex_unlock(&r->lock);
     atomic_fetch_sub_explicit(&r->n_waiting, 1, memory_order_relaxed);
-    ek_status status = compute_locked(r, desk, h, a, out_y);
+    status = compute_locked(r, desk, h, a, out_y);
     ek_sys_mutex_lock(&r->lock);
     r->serving++;
     ek_sys_cond_broadcast(&r->turn);
@@ -335,11 +345,12 @@ ek_status ek_cluster_resident_compute(ek_resident *resident, ek_resident_desk *d
     assignment a = {0};
     const float *y = NULL;
     ek_wire_combine_layout lay;
-    ek_status status = assign(resident, desk, header, &a, err);
+    ek_status status = assign(desk, header, &a, err);
     if (status == EK_OK) status = ek_link_wire_combine_lay(&desk->shape, header, &lay);
     if (status != EK_OK) return status;
     take_x(resident, desk, header, &a);
-    status = compute_in_turn(resident, desk, header, &a, &y);
+    status = compute_in_turn(resident, desk, header, &a, &y, err);
+    if (status == EK_EFORMAT) return status;
     if (status != EK_OK) return ek_err_set(err, status, "a dispatch cannot be computed");
     const uint8_t *rows = (const uint8_t *)y;
     if (header->form & EK_WIRE_FORM_BF16) {

@@ -19,6 +19,8 @@
 #include "expert/pack.h"
 #include "kernels/kernels.h"
 #include "link/wire.h"
+#include "store/carrier.h"
+#include "store/manifest.h"
 #include "sys/mem.h"
 #include "sys/pool.h"
 #include "sys/thread.h"
@@ -27,7 +29,7 @@
 /** What experts are loaded from and computed with. */
 typedef struct ek_resident_setup {
     ek_model_file *file; /* borrowed until close */
-    ek_expert_set set;   /* its bits are borrowed until close */
+    ek_expert_set set;   /* what it has from the start; its bits are borrowed until close */
     ek_kernels_choice kernels;
     int32_t n_threads;
     bool pin_threads;
@@ -36,6 +38,10 @@ typedef struct ek_resident_setup {
     /* (EK_IDENTITY_BYTES) of the whole model, from its manifest, where the file may have holes.
      * NULL: computed from the file. Borrowed. */
     const uint8_t *identity;
+    /* What experts that come later are read by (cluster/acquire.h); all borrowed until close. */
+    const char *model_path;
+    const ek_store_manifest *manifest; /* NULL: the file is taken for whole */
+    ek_store_access access;
 } ek_resident_setup;
 
 typedef struct ek_resident {
@@ -54,6 +60,7 @@ typedef struct ek_resident {
     ek_sys_mutex lock; /* whoever computes */
     ek_sys_cond turn;
     uint64_t next_ticket, serving; /* under lock: dispatches go in the order of their tickets */
+    ek_expert_set held;            /* under lock: what can be computed; its bits are owned */
     ek_pace pace;                  /* of whoever's turn it is */
     _Atomic uint32_t n_waiting;
     _Atomic uint64_t busy_us;
@@ -102,5 +109,16 @@ EK_MUST ek_status ek_cluster_resident_compute(ek_resident *resident, ek_resident
                                               const ek_wire_header *header,
                                               ek_wire_header *out_header, ek_span out_parts[2],
                                               ek_err *err);
+
+/* ---- experts that come and go, while others are computed; one thread (resident_moves.c) ---- */
+
+/** Bytes of one expert's weights in a layer. */
+int64_t ek_cluster_resident_bytes(const ek_resident *resident, int32_t layer);
+
+/** Read and pack an expert whose bytes are in the model's file; from then on it is computed. */
+void ek_cluster_resident_add(ek_resident *resident, int32_t layer, int32_t expert);
+
+/** Wait until no dispatch uses it any more, and give its memory back. Not of the setup's set. */
+void ek_cluster_resident_drop(ek_resident *resident, int32_t layer, int32_t expert);
 
 #endif

@@ -85,8 +85,12 @@ static void greet(ek_worker_seat *seat)
     } else if (status != EK_OK) {
         ek_log(EK_LOG_WARN, "cluster", "stranger", "peer=\"%s\" why=\"%s\"", seat->link->peer,
                status == EK_AGAIN ? "it said nothing" : seat->link->broken.text);
+    } else if (header.kind == EK_WIRE_HELLO && seat->link->is_worker) {
+        ek_cluster_worker_refuse(seat, "a worker's certificate is none for a front");
     } else if (header.kind == EK_WIRE_HELLO && seat->is_control) {
         ek_cluster_worker_control(seat, &header, &body);
+    } else if (header.kind == EK_WIRE_READ && seat->is_control && seat->link->is_worker) {
+        ek_cluster_worker_moves_serve(seat, &header, &body);
     } else if (header.kind == EK_WIRE_ATTACH) {
         ek_cluster_worker_data(seat, &header, &body);
     } else {
@@ -202,6 +206,8 @@ static ek_status open_doors(ek_worker *worker, ek_err *err)
     snprintf(worker->address, sizeof worker->address, is_v6 ? "[%.100s]:%u" : "%.100s:%u", host,
              (unsigned)worker->tls->ops->port(worker->listener));
     if (make_welcome(worker) != EK_OK) return ek_err_set(err, EK_ENOMEM, "no memory for a worker");
+    status = ek_cluster_worker_moves_open(worker, err);
+    if (status != EK_OK) return status;
     status = ek_sys_thread_start(&worker->doors[0], "ek-door", control_door, worker);
     if (status == EK_OK && worker->plain)
         status = ek_sys_thread_start(&worker->doors[1], "ek-door", plain_door, worker);
@@ -294,6 +300,7 @@ void ek_cluster_worker_destroy(ek_worker *worker)
     ek_sys_mutex_unlock(&worker->lock);
     for (int i = 0; i < EK_WORKER_SEATS; i++)
         ek_sys_thread_join(&worker->seats[i].thread);
+    ek_cluster_worker_moves_close(worker);
     if (worker->listener) worker->tls->ops->unlisten(worker->listener);
     if (worker->plain) worker->tcp->ops->unlisten(worker->plain);
     ek_link_fabric_destroy(worker->tls);

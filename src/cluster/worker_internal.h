@@ -11,6 +11,7 @@
 
 #include "cluster/identity.h"
 #include "cluster/worker.h"
+#include "cluster/worker_moves.h"
 #include "link/fabric.h"
 
 /* Two for each front, and as many for those who are only on their way in. */
@@ -41,6 +42,10 @@ typedef struct ek_worker_front {
     ek_link *data;         /* of the seat that serves it; NULL: none */
     ek_resident_desk desk; /* of the data connection's thread, while one is attached */
     uint64_t n_dispatches; /* under the lock */
+    /* Of what moves (cluster/worker_moves.h). */
+    bool takes_moves;      /* it said that it takes HAVE */
+    uint64_t told, heeded; /* changes of what is offered that it was told of, and goes by */
+    uint64_t outcome_told;
 } ek_worker_front;
 
 struct ek_worker {
@@ -61,8 +66,9 @@ struct ek_worker {
     ek_worker_seat seats[EK_WORKER_SEATS];
     ek_worker_front fronts[EK_CLUSTER_FRONTS_MAX];
     uint32_t next_epoch; /* under the lock */
-    uint8_t *welcome;    /* (welcome_bytes) body of WELCOME but for its token */
+    uint8_t *welcome;    /* (welcome_bytes) body of WELCOME but for its token and what moves */
     size_t welcome_bytes;
+    ek_worker_moves moves;
     _Atomic bool draining;
     _Atomic bool leaving;  /* say good-bye and end */
     _Atomic bool stopping; /* end at once */

@@ -11,6 +11,7 @@
 #include "cluster/worker_internal.h"
 #include "sys/clock.h"
 #include "sys/log.h"
+#include "sys/mem.h"
 
 #define LOAD_US 100000 /* between two load reports */
 #define FRONT_HUNG_US \
@@ -74,13 +75,14 @@ static ek_worker_front *reserve(ek_worker *worker)
     if (front) {
         front->is_used = true;
         front->epoch = 0;
+        front->heeded = 0;
     }
     ek_sys_mutex_unlock(&worker->lock);
     return front;
 }
 
 static ek_status let_in(ek_worker *worker, const ek_wire_shape *shape, const char *name,
-                        ek_worker_front **out_front, ek_err *err)
+                        bool takes_moves, ek_worker_front **out_front, ek_err *err)
 {
     uint8_t token[EK_WIRE_TOKEN_BYTES];
     if (RAND_bytes(token, sizeof token) != 1)
@@ -96,6 +98,7 @@ static ek_status let_in(ek_worker *worker, const ek_wire_shape *shape, const cha
     if (status == EK_OK) {
         front->epoch = ++worker->next_epoch;
         front->n_dispatches = 0;
+        front->takes_moves = takes_moves;
         memcpy(front->token, token, sizeof token);
         snprintf(front->name, sizeof front->name, "%s", name);
     } else {
@@ -112,6 +115,7 @@ static ek_status let_in(ek_worker *worker, const ek_wire_shape *shape, const cha
 static void let_out(ek_worker *worker, ek_worker_front *front)
 {
     ek_sys_mutex_lock(&worker->lock);
+    ek_cluster_worker_moves_left_locked(worker, front->epoch);
     front->is_used = false;
     memset(front->token, 0, sizeof front->token);
     if (front->data) front->data->ops->interrupt(front->data);
@@ -119,24 +123,19 @@ static void let_out(ek_worker *worker, ek_worker_front *front)
     ek_sys_mutex_unlock(&worker->lock);
 }
 
-static ek_status welcome(ek_worker_seat *seat, const ek_worker_front *front)
+static ek_status welcome(ek_worker_seat *seat, ek_worker_front *front)
 {
     ek_worker *worker = seat->worker;
     ek_wire_header header = ek_link_wire_header(EK_WIRE_WELCOME, front->epoch);
     header.body_bytes = (uint32_t)worker->welcome_bytes;
     ek_cluster_worker_report(worker, &header);
-    /* The token goes before the rest, which is the same for all. */
-    const ek_span parts[] = {
-        {front->token, EK_WIRE_TOKEN_BYTES},
-        {worker->welcome + EK_WIRE_TOKEN_BYTES, worker->welcome_bytes - EK_WIRE_TOKEN_BYTES},
-    };
-    ek_status status = seat->link->ops->send(seat->link, &header, parts, EK_COUNT_OF(parts));
-    int64_t until_us = ek_sys_now_us() + GREETING_US;
-    while (status == EK_AGAIN && ek_sys_now_us() < until_us) {
-        ek_link_wait(&seat->link, 1, SLICE_US);
-        status = seat->link->ops->flush(seat->link);
-    }
-    return status;
+    uint8_t *body = ek_sys_calloc(1, worker->welcome_bytes);
+    if (!body) return EK_ENOMEM;
+    ek_cluster_worker_moves_welcome(worker, front, body);
+    ek_status status = ek_link_send(seat->link, &header, (ek_span){body, worker->welcome_bytes},
+                                    ek_sys_now_us() + GREETING_US);
+    ek_sys_free(body);
+    return status == EK_OK ? ek_cluster_worker_moves_tell(seat, front) : status;
 }
 
 /* ---- heartbeats ---- */
@@ -163,8 +162,9 @@ static bool open_half(ek_worker_seat *seat, const ek_wire_header *open, const ui
 }
 
 /* Reports and heartbeats until one of the two ends. @return why, for the log */
-static const char *keep_in_touch(ek_worker_seat *seat, uint32_t epoch)
+static const char *keep_in_touch(ek_worker_seat *seat, ek_worker_front *front, ek_err *err)
 {
+    const uint32_t epoch = front->epoch;
     ek_worker *worker = seat->worker;
     uint8_t body[EK_WIRE_ADDRESS_MAX];
     int64_t heard_us = ek_sys_now_us(), next_us = heard_us;
@@ -182,6 +182,8 @@ static const char *keep_in_touch(ek_worker_seat *seat, uint32_t epoch)
             if (leaves) return "worker leaves";
             echo_us = 0;
             next_us = now_us + LOAD_US;
+            if (ek_cluster_worker_moves_tell(seat, front) != EK_OK)
+                return "it cannot be told what moves";
         }
         ek_wire_header header;
         ek_status status = ek_link_receive(seat->link, &header, body, sizeof body, next_us);
@@ -192,6 +194,10 @@ static const char *keep_in_touch(ek_worker_seat *seat, uint32_t epoch)
                 next_us = heard_us; /* at once: the front measures the way there and back */
             }
             if (header.kind == EK_WIRE_BYE) return "front leaves";
+            bool is_of_moves = header.kind == EK_WIRE_HEED || header.kind == EK_WIRE_ORDER;
+            if (is_of_moves && header.epoch == epoch &&
+                ek_cluster_worker_moves_take(seat, front, &header, body, err) != EK_OK)
+                return err->text;
             if (header.kind == EK_WIRE_OPEN && !open_half(seat, &header, body))
                 return "no data link of that kind can be opened";
         } else if (status != EK_AGAIN) {
@@ -212,7 +218,10 @@ void ek_cluster_worker_control(ek_worker_seat *seat, const ek_wire_header *hello
         return;
     }
     ek_status status = examine(worker, hello, body, &shape, &err);
-    if (status == EK_OK) status = let_in(worker, &shape, seat->link->peer, &front, &err);
+    const ek_wire_hello *greeting = body;
+    bool takes_moves = status == EK_OK && (greeting->features & EK_WIRE_HELLO_MOVES) != 0;
+    if (status == EK_OK)
+        status = let_in(worker, &shape, seat->link->peer, takes_moves, &front, &err);
     if (status != EK_OK) {
         ek_cluster_worker_refuse(seat, err.text);
         return;
@@ -221,7 +230,7 @@ void ek_cluster_worker_control(ek_worker_seat *seat, const ek_wire_header *hello
     ek_log(EK_LOG_INFO, "cluster", "front_joined", "peer=\"%s\" epoch=%u tokens_max=%d",
            seat->link->peer, (unsigned)epoch, (int)shape.tokens_max);
     const char *why = "the front went while it was greeted";
-    if (welcome(seat, front) == EK_OK) why = keep_in_touch(seat, epoch);
+    if (welcome(seat, front) == EK_OK) why = keep_in_touch(seat, front, &err);
     let_out(worker, front);
     ek_log(EK_LOG_INFO, "cluster", "front_left", "peer=\"%s\" epoch=%u why=\"%s\"",
            seat->link->peer, (unsigned)epoch, why);

@@ -24,6 +24,7 @@ static_assert(sizeof(ek_link_fabric_choice) == sizeof(int32_t) &&
                   sizeof(ek_cluster_microbatches) == sizeof(int32_t) &&
                   sizeof(ek_cluster_loss) == sizeof(int32_t) &&
                   sizeof(ek_cluster_link_check) == sizeof(int32_t) &&
+                  sizeof(ek_cluster_rebalance) == sizeof(int32_t) &&
                   sizeof(ek_gate_checking) == sizeof(int32_t),
               "choices are written as int32_t");
 
@@ -99,6 +100,11 @@ static const ek_config_choice microbatches[] = {{"auto", EK_CLUSTER_MICROBATCHES
                                                 {NULL, 0}};
 static const ek_config_choice combines[] = {
     {"exact", EK_CLUSTER_COMBINE_EXACT}, {"summed", EK_CLUSTER_COMBINE_SUMMED}, {NULL, 0}};
+static const ek_config_choice rebalances[] = {
+    {"off", EK_CLUSTER_REBALANCE_OFF},
+    {"auto", EK_CLUSTER_REBALANCE_AUTO},
+    {NULL, 0},
+};
 static const ek_config_choice losses[] = {
     {"fail", EK_CLUSTER_LOSS_FAIL}, {"degrade", EK_CLUSTER_LOSS_DEGRADE}, {NULL, 0}};
 static const ek_config_choice gate_checkings[] = {{"auto", EK_GATE_CHECKING_AUTO},
@@ -344,6 +350,17 @@ const ek_config_key ek_config_keys[] = {
      0, 1024 * TIB, "off",
      .help = "Fewest bytes a second, each way, of the longest message and its echo that were sent "
              "(16 KiB to 4 MiB)."},
+    {"cluster", "rebalance", EK_CONFIG_CHOICE, AT(ek_cluster_rebalance, cluster.rebalance), "off",
+     .choices = rebalances,
+     .help = "Whether this front has workers acquire replicas of experts that are hot, and give up "
+             "such that are not (`auto`), within their `worker.experts_bytes_max`. Of fronts that "
+             "share workers only one may."},
+    {"cluster", "rebalance_interval", EK_CONFIG_DURATION,
+     AT(int64_t, cluster.rebalance_interval_us), "10s", 100 * MS, 1 * HOURS,
+     .help = "Counts of so long are looked at together; at least three such windows have to agree "
+             "before anything moves."},
+    {"cluster", "rebalance_moves", EK_CONFIG_INT, AT(int32_t, cluster.rebalance_moves), "8", 2,
+     1024, .help = "How many replicas may move in one interval."},
 
     {"worker", "listen", EK_CONFIG_TEXT, AT(const char *, worker.listen), "127.0.0.1:7070", 1,
      .help =
@@ -378,6 +395,20 @@ const ek_config_key ek_config_keys[] = {
              "larger is refused."},
     {"worker", "drain_timeout", EK_CONFIG_DURATION, AT(int64_t, worker.drain_timeout_us), "10s", 0,
      24 * HOURS, .help = "After SIGTERM: how long to go on for fronts that have nobody else."},
+    {"worker", "experts_bytes_max", EK_CONFIG_SIZE, AT_BYTES(worker.experts_bytes_max), "off", 0,
+     1024 * TIB, "off",
+     .help =
+         "Memory for experts that a front has it acquire while it serves, besides those that it "
+         "is started with."},
+    {"worker", "acquire_rate", EK_CONFIG_SIZE, AT_BYTES(worker.acquire_bytes_per_s), "64MiB", 0,
+     1 * TIB, "off",
+     .help = "Bytes a second at which it reads those, so that serving goes on beside it; `off` is "
+             "as fast as can be."},
+    {"worker", "sources", EK_CONFIG_TEXT, AT(const char *, worker.sources), .unset = "none",
+     .is_list = true,
+     .help = "Where their weights come from if the model's file has holes there: directories, "
+             "`https://` and `s3://`, nearest first; other workers are asked after them. Needs "
+             "`manifest`, which every byte is checked by."},
     {"worker", "pace_bandwidth", EK_CONFIG_SIZE, AT_BYTES(worker.pace.bytes_per_s), "off", 0,
      1024 * TIB, "off",
      .help = "For experiments: stand in for a device that reads so many bytes of weights a second. "

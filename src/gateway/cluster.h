@@ -21,6 +21,13 @@ typedef struct ek_gateway_cluster {
      * @return EK_OK; EK_ENOTFOUND no such worker, err says which there are
      */
     ek_status (*drain)(void *ctx, const char *worker, bool drain, ek_err *err);
+    /**
+     * Have a worker acquire experts, or release what it acquired. Any thread; returns at once.
+     * @param experts NUL-terminated "LAYERS:EXPERTS ..."
+     * @return EK_OK; EK_ENOTFOUND; others: it cannot be, err says why
+     */
+    ek_status (*move)(void *ctx, const char *worker, const char *experts, bool release,
+                      ek_err *err);
 } ek_gateway_cluster;
 
 #endif

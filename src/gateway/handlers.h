@@ -33,6 +33,8 @@ void ek_gateway_run_experts(ek_call *call);
 void ek_gateway_run_cluster(ek_call *call);
 void ek_gateway_run_cluster_drain(ek_call *call);
 void ek_gateway_run_cluster_resume(ek_call *call);
+void ek_gateway_run_cluster_acquire(ek_call *call);
+void ek_gateway_run_cluster_release(ek_call *call);
 
 /* page.c */
 void ek_gateway_run_page(ek_call *call);

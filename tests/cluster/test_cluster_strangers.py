@@ -150,8 +150,8 @@ class Strangers(unittest.TestCase):
         self.check_alive()
 
     def test_a_worker_is_no_front(self):
-        self.never_joins(self.certs / "w1", self.worker, "absent")
-        self.wait_log("unsuitable certificate purpose")
+        self.never_joins(self.certs / "w1", self.worker, "a worker's certificate is none for a front")
+        self.wait_log("event=refused")
         self.check_alive()
 
     def test_a_worker_at_another_host(self):
