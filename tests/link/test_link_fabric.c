@@ -291,7 +291,21 @@ static void refuses_strangers(void **state EK_UNUSED)
     check_refused("oldworker", "front", "certificate has expired");
     check_refused("elsewhere", "front", "IP address mismatch");
     check_refused("front", "front", "unsuitable certificate purpose");
-    check_refused("worker", "worker", "unsuitable certificate purpose");
+}
+
+/* Workers call each other, and are known for workers: it is for whoever answers to say to what. */
+static void knows_workers(void **state EK_UNUSED)
+{
+    peer p;
+    ek_link *link = NULL;
+    ek_err err = {0};
+    start(&p, "worker");
+    ek_fabric *fabric = open_fabric("worker");
+    assert_int_equal(call(&p, fabric, &link, &err), EK_OK);
+    assert_true(link->is_worker);
+    ek_link_close(link);
+    finish(&p);
+    ek_link_fabric_destroy(fabric);
 }
 
 static void refuses_those_without_tls(void **state EK_UNUSED)
@@ -367,13 +381,10 @@ static void names_missing_files(void **state EK_UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(carries_bare),
-        cmocka_unit_test(carries_encrypted),
-        cmocka_unit_test(carries_over_ucx),
-        cmocka_unit_test(refuses_strangers),
-        cmocka_unit_test(refuses_those_without_tls),
-        cmocka_unit_test(sees_through_nonsense),
-        cmocka_unit_test(reads_addresses),
+        cmocka_unit_test(carries_bare),          cmocka_unit_test(carries_encrypted),
+        cmocka_unit_test(carries_over_ucx),      cmocka_unit_test(refuses_strangers),
+        cmocka_unit_test(knows_workers),         cmocka_unit_test(refuses_those_without_tls),
+        cmocka_unit_test(sees_through_nonsense), cmocka_unit_test(reads_addresses),
         cmocka_unit_test(names_missing_files),
     };
     return cmocka_run_group_tests(tests, make_certs, remove_certs);
