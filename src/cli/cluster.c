@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/args.h"
@@ -234,19 +233,21 @@ static int change(const job *j)
 static int move(const job *j)
 {
     ek_cli_http_reply reply;
-    char path[32];
+    char path[32], body[8192];
     if (!j->worker || !j->experts)
         return ek_cli_fail(EK_EXIT_USAGE,
                            "cluster %s: say which worker and which experts: HOST:PORT "
                            "LAYERS:EXPERTS",
                            j->verb);
     json_t *root = json_pack("{s:s, s:s}", "worker", j->worker, "experts", j->experts);
-    char *body = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    size_t n = root ? json_dumpb(root, body, sizeof body - 1, JSON_COMPACT) : 0;
     json_decref(root);
-    if (!body) return ek_cli_fail(EK_EXIT_USAGE, "cluster %s: the operands are no text", j->verb);
+    if (n == 0 || n >= sizeof body)
+        return ek_cli_fail(EK_EXIT_USAGE, "cluster %s: the operands are no text, or too long",
+                           j->verb);
+    body[n] = '\0';
     snprintf(path, sizeof path, "/v1/cluster/%s", j->verb);
     int code = call(j, path, body, &reply);
-    free(body);
     if (code != EK_EXIT_OK) return code;
     printf("%s: %ss %s\n", j->worker, j->verb, j->experts);
     ek_cli_text_free(&reply.body);

@@ -1,6 +1,6 @@
 /*
- * An expert's bytes from another worker: over TLS, to the address where it takes fronts, piece after
- * piece. Nothing it says is believed; its bytes are hashed by whoever asked.
+ * An expert's bytes from another worker: over TLS, to the address where it takes fronts, piece
+ * after piece. Nothing it says is believed; its bytes are hashed by whoever asked.
  */
 #include <stdatomic.h>
 #include <string.h>

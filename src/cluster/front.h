@@ -138,8 +138,8 @@ EK_MUST ek_status ek_cluster_front_drain(ek_front *front, const char *address, b
                                          ek_err *err);
 
 /**
- * Have a worker acquire experts, or release what it acquired; begins now, and goes on until it is so
- * or something else is wanted. From then on this front decides what the worker has.
+ * Have a worker acquire experts, or release what it acquired; begins now, and goes on until it is
+ * so or something else is wanted. From then on this front decides what the worker has.
  * @param experts as cluster/expert_set.h reads them
  * @return EK_OK; EK_ENOTFOUND no such worker; EK_EINVAL experts, or one that it was started with;
  *         EK_EUNSUPPORTED it acquires none, or is not there; EK_EFULL it has no room for so many;

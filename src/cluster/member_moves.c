@@ -122,8 +122,7 @@ void ek_cluster_member_moves_begin(ek_member *member, const ek_session *session)
     m->is_able = (session->fabrics & EK_WIRE_WELCOME_MOVES) != 0;
     m->retry_us = 0;
     m->pause_us = PAUSE_US;
-    /* What this front before it was started again, or another one, had it acquire is wanted until it
-     * is not. */
+    /* What another front had it acquire, or this one before it was started again, is wanted. */
     for (size_t i = 0; m->is_able && i < set_bytes(member->front) / sizeof(uint64_t); i++)
         m->wanted.bits[i] |= m->acquired.bits[i];
     ek_sys_mutex_unlock(&member->front->lock);

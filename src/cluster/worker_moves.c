@@ -162,7 +162,7 @@ static void carry_out(ek_worker *worker, const ek_wire_order *order)
     ek_sys_mutex_lock(&worker->lock);
     m->outcome.state = status == EK_OK ? EK_WIRE_MOVE_DONE : EK_WIRE_MOVE_FAILED;
     memset(m->why, 0, sizeof m->why);
-    memcpy(m->why, err.text, strnlen(err.text, sizeof m->why - 1));
+    if (status != EK_OK) memcpy(m->why, err.text, strnlen(err.text, sizeof m->why - 1));
     m->outcome_number++;
     m->has_order = false;
     ek_sys_mutex_unlock(&worker->lock);

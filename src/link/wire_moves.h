@@ -17,7 +17,7 @@
 #define EK_WIRE_PEER_BYTES        128 /* of an address, with its NUL */
 #define EK_WIRE_PIECE_BYTES_MAX   ((uint32_t)256 << 10)
 
-/** Head of HAVE's body; two sets of experts follow: what it offers, and what of that it acquired. */
+/** Head of HAVE's body; two sets of experts follow: what it offers, and what it acquired of it. */
 typedef struct ek_wire_have {
     uint64_t room_bytes; /* for experts beyond those that it was started with */
     uint64_t used_bytes; /* of it */
