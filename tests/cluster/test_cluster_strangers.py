@@ -356,11 +356,12 @@ class Strangers(unittest.TestCase):
             (["serve", "--model", MODEL, "--listen", "127.0.0.1:0", "--workers", "127.0.0.1:1"], 78, "cluster.certs"),
             (["serve", "--model", MODEL, "--listen", "127.0.0.1:0", "--certs", self.certs / "front", "--workers",
               "a:1,a:1"], 78, "names a:1 twice"),
-            (["cluster"], 2, "init, status, drain or resume"),
+            (["cluster"], 2, "init, status, drain, resume, acquire or release"),
             (["cluster", "init", "--out", self.tmp / "x"], 2, "for whom"),
             (["cluster", "init", "--out", self.tmp / "x", "--worker", "a/b"], 2, "no node's name"),
             (["cluster", "init", "--out", self.certs, "--worker", "w0"], 1, "--renew"),
             (["cluster", "drain"], 2, "which worker"),
+            (["cluster", "acquire", "w0:1"], 2, "which experts"),
         ]
         for arguments, code, why in cases:
             done = run(*arguments)
