@@ -315,3 +315,22 @@ ek_status ek_link_certs_issue(const ek_certs_authority *authority, const ek_cert
     EVP_PKEY_free(key);
     return status;
 }
+
+ek_status ek_link_certs_end(const char *dir, int64_t *out_s)
+{
+    char path[PATH_BYTES];
+    int days = 0, seconds = 0;
+    snprintf(path, sizeof path, "%s/node.pem", dir);
+    BIO *file = BIO_new_file(path, "r");
+    X509 *cert = file ? PEM_read_bio_X509(file, NULL, NULL, NULL) : NULL;
+    ASN1_TIME *epoch = ASN1_TIME_set(NULL, 0);
+    bool ok =
+        cert && epoch && ASN1_TIME_diff(&days, &seconds, epoch, X509_get0_notAfter(cert)) == 1;
+    ASN1_TIME_free(epoch);
+    X509_free(cert);
+    BIO_free(file);
+    ERR_clear_error();
+    if (!ok) return EK_EFORMAT;
+    *out_s = days * DAY_S + seconds;
+    return EK_OK;
+}

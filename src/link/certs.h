@@ -63,6 +63,14 @@ EK_MUST ek_status ek_link_certs_issue(const ek_certs_authority *authority,
                                       const ek_certs_node *node, int64_t from_s, int64_t to_s,
                                       int renew, ek_err *err);
 
+/**
+ * When a node's certificate ends.
+ * @param dir   the node's folder
+ * @param out_s seconds since 1970
+ * @return EK_OK; EK_EFORMAT there is no certificate to read
+ */
+EK_MUST ek_status ek_link_certs_end(const char *dir, int64_t *out_s);
+
 /** Accepts NULL. */
 void ek_link_certs_close(ek_certs_authority *authority);
 

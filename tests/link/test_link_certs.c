@@ -122,6 +122,21 @@ static void makes_what_tls_needs(void **state EK_UNUSED)
     X509_free(f);
 }
 
+static void tells_when_a_certificate_ends(void **state EK_UNUSED)
+{
+    int64_t end_s = 0;
+    assert_int_equal(ek_link_certs_end(in_dir("w0"), &end_s), EK_OK); /* of the test before */
+    assert_int_equal(end_s, NOW_S + DAY_S);
+    assert_int_equal(ek_link_certs_end(in_dir("nobody"), &end_s), EK_EFORMAT);
+    FILE *file = fopen(in_dir("node.pem"), "w"); /* in the authority's own folder */
+    assert_non_null(file);
+    fputs("-----BEGIN CERTIFICATE-----\nno\n", file);
+    fclose(file);
+    assert_int_equal(ek_link_certs_end(dir, &end_s), EK_EFORMAT);
+    assert_int_equal(end_s, NOW_S + DAY_S);
+    remove(in_dir("node.pem"));
+}
+
 static void keeps_what_is_there(void **state EK_UNUSED)
 {
     ek_err err = {0};
@@ -171,6 +186,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(makes_what_tls_needs),
+        cmocka_unit_test(tells_when_a_certificate_ends),
         cmocka_unit_test(keeps_what_is_there),
         cmocka_unit_test(does_not_go_on_with_half_an_authority),
         cmocka_unit_test(refuses_names),
