@@ -8,6 +8,7 @@
 #include "cluster/front_internal.h"
 #include "cluster/moves.h"
 #include "cluster/rebalance.h"
+#include "link/certs.h"
 #include "link/fabric_tcp.h"
 #include "link/fabric_ucx.h"
 #include "link/net.h"
@@ -105,6 +106,11 @@ static ek_status open_metrics(ek_front *front, ek_metrics *metrics, ek_err *err)
         metrics, "evenkeel_cluster_hidden_seconds", NULL, 1e-6, ek_latency_bounds,
         ek_latency_n_bounds, "Part of it in which the front computed something else.");
     ek_cluster_moves_metrics(front, metrics);
+    int64_t end_s = 0;
+    ek_gauge *end = ek_telemetry_gauge(
+        metrics, "evenkeel_cluster_certificate_not_after_timestamp_seconds", NULL, 1,
+        "When the front's certificate for its workers ends, seconds since 1970.");
+    if (ek_link_certs_end(front->params.certs, &end_s) == EK_OK) ek_gauge_set(end, end_s);
     for (int32_t i = 0; i < front->n_members; i++) {
         ek_member *m = &front->members[i];
         char labels[EK_METRICS_LABELS_MAX];

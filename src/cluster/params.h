@@ -83,6 +83,7 @@ typedef struct ek_worker_pace {
 
 typedef struct ek_worker_params {
     const char *listen;
+    const char *health; /* own address for health and metrics, HTTP; NULL: none */
     const char *certs;
     const char *experts;          /* cluster/expert_set.h; NULL: as the placement says, or all */
     const char *placement;        /* file of `evenkeel place`; NULL: none */

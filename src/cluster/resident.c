@@ -330,7 +330,9 @@ static ek_status compute_in_turn(ek_resident *r, ek_resident_desk *desk, const e
         ek_sys_cond_wait(&r->turn, &r->lock);
     ek_sys_mutex_unlock(&r->lock);
     atomic_fetch_sub_explicit(&r->n_waiting, 1, memory_order_relaxed);
+    atomic_store_explicit(&r->computing_since_us, ek_sys_now_us(), memory_order_relaxed);
     status = compute_locked(r, desk, h, a, out_y);
+    atomic_store_explicit(&r->computing_since_us, 0, memory_order_relaxed);
     ek_sys_mutex_lock(&r->lock);
     r->serving++;
     ek_sys_cond_broadcast(&r->turn);

@@ -64,6 +64,7 @@ typedef struct ek_resident {
     ek_pace pace;                  /* of whoever's turn it is */
     _Atomic uint32_t n_waiting;
     _Atomic uint64_t busy_us;
+    _Atomic int64_t computing_since_us; /* the dispatch whose turn it is; 0: none */
 } ek_resident;
 
 /**

@@ -58,9 +58,16 @@ void ek_cluster_worker_refuse(ek_worker_seat *seat, const char *why)
     if (text.len > EK_WIRE_TEXT_MAX) text.len = EK_WIRE_TEXT_MAX;
     header.body_bytes = (uint32_t)text.len;
     ek_log(EK_LOG_WARN, "cluster", "refused", "peer=\"%s\" why=\"%s\"", seat->link->peer, why);
+    ek_cluster_worker_turned_away(seat->worker, EK_WORKER_REFUSED);
     seat->link->lingers = true;
     /* Whether it arrives is the peer's concern. */
     (void)!ek_link_send(seat->link, &header, text, ek_sys_now_us() + GREETING_US);
+}
+
+static void turn_away(ek_worker_seat *seat, const char *why)
+{
+    ek_log(EK_LOG_WARN, "cluster", "stranger", "peer=\"%s\" why=\"%s\"", seat->link->peer, why);
+    ek_cluster_worker_turned_away(seat->worker, EK_WORKER_STRANGER);
 }
 
 /* Its first message decides what a connection is. */
@@ -75,16 +82,14 @@ static void greet(ek_worker_seat *seat)
     int64_t deadline_us = ek_sys_now_us() + GREETING_US;
     ek_status status = seat->link->ops->handshake(seat->link, deadline_us, &err);
     if (status != EK_OK) {
-        ek_log(EK_LOG_WARN, "cluster", "stranger", "peer=\"%s\" why=\"%s\"", seat->link->peer,
-               err.text);
+        turn_away(seat, err.text);
         return;
     }
     status = ek_link_receive(seat->link, &header, &body, sizeof body, deadline_us);
     if (status == EK_EUNSUPPORTED) {
         ek_cluster_worker_refuse(seat, seat->link->broken.text);
     } else if (status != EK_OK) {
-        ek_log(EK_LOG_WARN, "cluster", "stranger", "peer=\"%s\" why=\"%s\"", seat->link->peer,
-               status == EK_AGAIN ? "it said nothing" : seat->link->broken.text);
+        turn_away(seat, status == EK_AGAIN ? "it said nothing" : seat->link->broken.text);
     } else if (header.kind == EK_WIRE_HELLO && seat->link->is_worker) {
         ek_cluster_worker_refuse(seat, "a worker's certificate is none for a front");
     } else if (header.kind == EK_WIRE_HELLO && seat->is_control) {
@@ -113,6 +118,7 @@ void ek_cluster_worker_seat(ek_worker *worker, ek_link *link, bool is_control)
     if (!seat) {
         ek_log(EK_LOG_WARN, "cluster", "full", "peer=\"%s\" connections=%d", link->peer,
                EK_WORKER_SEATS);
+        ek_cluster_worker_turned_away(worker, EK_WORKER_FULL);
         ek_link_close(link);
         return;
     }
@@ -267,6 +273,29 @@ int32_t ek_cluster_worker_fronts(const ek_worker *worker)
         n += w->fronts[i].is_used;
     ek_sys_mutex_unlock(&w->lock);
     return n;
+}
+
+bool ek_cluster_worker_healthy(const ek_worker *worker, int64_t limit_us)
+{
+    int64_t since_us =
+        atomic_load_explicit(&worker->resident->computing_since_us, memory_order_relaxed);
+    return since_us == 0 || ek_sys_now_us() - since_us <= limit_us;
+}
+
+void ek_cluster_worker_figures(const ek_worker *worker, ek_worker_figures *out_figures)
+{
+    const ek_resident *r = worker->resident;
+    *out_figures = (ek_worker_figures){
+        .n_fronts = ek_cluster_worker_fronts(worker),
+        .n_waiting = atomic_load_explicit(&r->n_waiting, memory_order_relaxed),
+        .fronts_joined = atomic_load_explicit(&worker->n_joined, memory_order_relaxed),
+        .layers = atomic_load_explicit(&worker->n_layers, memory_order_relaxed),
+        .rows = atomic_load_explicit(&worker->n_rows, memory_order_relaxed),
+        .busy_us = atomic_load_explicit(&r->busy_us, memory_order_relaxed),
+        .draining = atomic_load_explicit(&worker->draining, memory_order_acquire),
+    };
+    for (int i = 0; i < EK_WORKER_REFUSALS; i++)
+        out_figures->refused[i] = atomic_load_explicit(&worker->n_refused[i], memory_order_relaxed);
 }
 
 ek_status ek_cluster_worker_drain(ek_worker *worker, int64_t timeout_us)

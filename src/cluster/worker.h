@@ -10,6 +10,7 @@
 #ifndef EK_CLUSTER_WORKER_H
 #define EK_CLUSTER_WORKER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/attr.h"
@@ -19,6 +20,26 @@
 #include "telemetry/metrics.h"
 
 typedef struct ek_worker ek_worker;
+
+/** Why a connection was turned away. */
+typedef enum ek_worker_refusal {
+    EK_WORKER_STRANGER, /* no certificate of the authority, nothing said, or no message of ours */
+    EK_WORKER_REFUSED,  /* it was understood and told why: another model, no place, draining ... */
+    EK_WORKER_FULL,     /* no room for one more connection */
+    EK_WORKER_REFUSALS,
+} ek_worker_refusal;
+
+/** What a worker has done since it was created, and what it is at. */
+typedef struct ek_worker_figures {
+    int32_t n_fronts;       /* here now */
+    uint32_t n_waiting;     /* dispatches that wait for their turn */
+    uint64_t fronts_joined; /* each joining counts */
+    uint64_t layers;        /* dispatches computed: a layer of one step, or of half a step */
+    uint64_t rows;          /* of those: tokens times their experts that are here */
+    uint64_t busy_us;       /* computing them */
+    uint64_t refused[EK_WORKER_REFUSALS]; /* connections */
+    bool draining;
+} ek_worker_figures;
 
 /**
  * Open the listeners and serve.
@@ -38,6 +59,12 @@ uint16_t ek_cluster_worker_plain_port(const ek_worker *worker);
 
 /** Fronts that are here now. */
 int32_t ek_cluster_worker_fronts(const ek_worker *worker);
+
+/** Has no dispatch been computed for longer than limit_us? Any thread. */
+bool ek_cluster_worker_healthy(const ek_worker *worker, int64_t limit_us);
+
+/** Any thread. Counts are each of their moment, not all of one. */
+void ek_cluster_worker_figures(const ek_worker *worker, ek_worker_figures *out_figures);
 
 /**
  * Ask fronts to send no more, wait until they do not or timeout_us has passed, say good-bye.

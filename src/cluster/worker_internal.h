@@ -73,6 +73,10 @@ struct ek_worker {
     _Atomic bool leaving;  /* say good-bye and end */
     _Atomic bool stopping; /* end at once */
     _Atomic int64_t last_dispatch_us;
+    _Atomic uint64_t n_joined; /* relaxed, as those below: for whoever looks */
+    _Atomic uint64_t n_layers;
+    _Atomic uint64_t n_rows;
+    _Atomic uint64_t n_refused[EK_WORKER_REFUSALS];
 };
 
 /** Run a control connection that began with this HELLO, to its end. */
@@ -83,7 +87,13 @@ void ek_cluster_worker_data(ek_worker_seat *seat, const ek_wire_header *attach, 
 /** A connection that has a link already gets a thread, which owns it. */
 void ek_cluster_worker_seat(ek_worker *worker, ek_link *link, bool is_control);
 
-/** Send a refusal and log it. */
+/** Count a connection that is turned away. */
+static inline void ek_cluster_worker_turned_away(ek_worker *worker, ek_worker_refusal why)
+{
+    atomic_fetch_add_explicit(&worker->n_refused[why], 1, memory_order_relaxed);
+}
+
+/** Send a refusal, log and count it. */
 void ek_cluster_worker_refuse(ek_worker_seat *seat, const char *why);
 
 /** The load report's fields of a header. */

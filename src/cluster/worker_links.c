@@ -227,6 +227,7 @@ void ek_cluster_worker_control(ek_worker_seat *seat, const ek_wire_header *hello
         return;
     }
     uint32_t epoch = front->epoch;
+    atomic_fetch_add_explicit(&worker->n_joined, 1, memory_order_relaxed);
     ek_log(EK_LOG_INFO, "cluster", "front_joined", "peer=\"%s\" epoch=%u tokens_max=%d",
            seat->link->peer, (unsigned)epoch, (int)shape.tokens_max);
     const char *why = "the front went while it was greeted";
@@ -337,6 +338,8 @@ static ek_status answer(ek_worker_seat *seat, ek_worker_front *front, const ek_w
     ek_status status =
         ek_cluster_resident_compute(worker->resident, &front->desk, header, &out, parts, err);
     if (status != EK_OK) return status;
+    atomic_fetch_add_explicit(&worker->n_layers, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&worker->n_rows, (uint64_t)header->n_rows, memory_order_relaxed);
     ek_cluster_worker_report(worker, &out);
     out.echo_us = 0;
     status = patiently(seat, front, link->ops->send(link, &out, parts, EK_COUNT_OF(parts)));
