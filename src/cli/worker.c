@@ -12,8 +12,10 @@
 #include "cli/placement.h"
 #include "cli/settings.h"
 #include "cli/store.h"
+#include "cli/worker_health.h"
 #include "cluster/identity.h"
 #include "cluster/worker.h"
+#include "link/certs.h"
 #include "place/place.h"
 #include "store/check.h"
 #include "sys/clock.h"
@@ -31,6 +33,8 @@ static const ek_cli_option options[] = {
     EK_CLI_SETTINGS_ROWS,
     {EK_CLI_OPTION_SETTING, "model", "PATH", "the GGUF file that fronts serve, too", "model.path"},
     {EK_CLI_OPTION_SETTING, "listen", "ADDR", "address for fronts, host:port", "worker.listen"},
+    {EK_CLI_OPTION_SETTING, "health", "ADDR", "address for health and metrics, host:port",
+     "worker.health"},
     {EK_CLI_OPTION_SETTING, "certs", "DIR", "what `evenkeel cluster init` made for this worker",
      "worker.certs"},
     {EK_CLI_OPTION_SETTING, "experts", "SET", "which ones: 0-11:0-31,48 or all (default)",
@@ -58,6 +62,7 @@ typedef struct post {
     uint8_t identity[EK_IDENTITY_BYTES];
     ek_resident resident;
     ek_worker *worker;
+    ek_cli_health *health; /* NULL: nobody asked for it */
 } post;
 
 /* ---- which experts ---- */
@@ -166,7 +171,8 @@ static int failed(const ek_err *err)
 {
     switch ((int)err->status) {
     case EK_EINUSE:
-        return ek_cli_fail(EK_EXIT_UNAVAILABLE, "%s; choose another with --listen", err->text);
+        return ek_cli_fail(EK_EXIT_UNAVAILABLE, "%s; choose another with --listen or --health",
+                           err->text);
     case EK_EINVAL:
     case EK_ECONFIG: return ek_cli_fail(EK_EXIT_CONFIG, "%s", err->text);
     default: return ek_cli_fail_err(err);
@@ -186,17 +192,33 @@ static void announce(const post *p)
            ek_sys_pool_threads(r->pool));
     fflush(stdout);
     ek_log(EK_LOG_INFO, "cli", "worker_ready",
-           "addr=%s plain_port=%u experts=%" PRId64 " bytes=%" PRId64 " load_ms=%" PRId64,
+           "addr=%s plain_port=%u health=%s experts=%" PRId64 " bytes=%" PRId64 " load_ms=%" PRId64,
            ek_cluster_worker_address(p->worker), (unsigned)ek_cluster_worker_plain_port(p->worker),
-           ek_cluster_set_count(&p->set), r->expert_bytes, r->load_us / 1000);
+           p->health ? ek_cli_health_address(p->health) : "none", ek_cluster_set_count(&p->set),
+           r->expert_bytes, r->load_us / 1000);
+}
+
+static void show_health(post *p)
+{
+    ek_cli_health_post health = {
+        .worker = p->worker,
+        .resident = &p->resident,
+        .watchdog_us = p->loaded.config.engine.step_watchdog_us,
+    };
+    if (ek_link_certs_end(p->loaded.config.worker.certs, &health.certificate_end_s) != EK_OK)
+        ek_log(EK_LOG_WARN, "cli", "certificate_gone", "dir=\"%s\"",
+               p->loaded.config.worker.certs); /* it was read a moment ago */
+    if (p->health) ek_cli_health_attach(p->health, &health);
 }
 
 static int wait_and_drain(post *p)
 {
+    int64_t watchdog_us = p->loaded.config.engine.step_watchdog_us;
     int number = 0;
     while (number == 0) {
         number = ek_sys_signal_wait(TICK_US);
-        if (number == 0) ek_sys_notify("WATCHDOG=1");
+        if (number == 0 && ek_cluster_worker_healthy(p->worker, watchdog_us))
+            ek_sys_notify("WATCHDOG=1");
         if (number == SIGHUP || number == SIGUSR1) {
             ek_sys_log_reopen();
             number = 0;
@@ -210,11 +232,23 @@ static int wait_and_drain(post *p)
     return status == EK_OK ? EK_EXIT_OK : EK_EXIT_TERMINATED;
 }
 
+static ek_status listen_for_health(post *p, ek_err *err)
+{
+    ek_status status = ek_cli_health_open(p->loaded.config.worker.health, &p->health, err);
+    if (status == EK_OK)
+        ek_log(EK_LOG_INFO, "cli", "health_listening", "addr=%s", ek_cli_health_address(p->health));
+    return status;
+}
+
 static ek_status start(post *p, ek_err *err)
 {
     const ek_config *config = &p->loaded.config;
     const ek_engine_params *engine = &config->engine;
-    ek_status status = ek_expert_model_open(config->model_path, config->chat_format, &p->file, err);
+    ek_status status = EK_OK;
+    /* It answers before the experts are there, so that who asks sees a worker that loads. */
+    if (config->worker.health) status = listen_for_health(p, err);
+    if (status == EK_OK)
+        status = ek_expert_model_open(config->model_path, config->chat_format, &p->file, err);
     if (status == EK_OK) status = choose_experts(p, err);
     if (status != EK_OK) return status;
     int32_t n_threads = engine->n_threads > 0 ? engine->n_threads : ek_sys_cpu_count();
@@ -261,10 +295,12 @@ static int work(post *p)
     if (start(p, &err) < 0) {
         code = failed(&err);
     } else {
+        show_health(p);
         announce(p);
         ek_sys_notify("READY=1\nSTATUS=serving");
         code = wait_and_drain(p);
     }
+    ek_cli_health_close(p->health); /* first: it looks at the others */
     ek_cluster_worker_destroy(p->worker);
     ek_cluster_resident_close(&p->resident);
     ek_sys_free(p->set.bits);

@@ -67,7 +67,8 @@ const ek_config_section ek_config_sections[] = {
      "set a cluster up."},
     {"worker",
      "A process that has experts for others: `evenkeel worker`. It reads `model.path`, `log` and "
-     "the `engine` keys `threads`, `pin_threads`, `kernels` and `pack_weights`, too."},
+     "the `engine` keys `threads`, `pin_threads`, `kernels`, `pack_weights` and `step_watchdog`, "
+     "too."},
 };
 const int32_t ek_config_n_sections = EK_COUNT_OF(ek_config_sections);
 
@@ -367,6 +368,9 @@ const ek_config_key ek_config_keys[] = {
          "Address for fronts, `host:port`; only fronts with a certificate of the same "
          "authority are let in. Nothing leaves this machine unless a host of another network is "
          "named here."},
+    {"worker", "health", EK_CONFIG_TEXT, AT(const char *, worker.health), .unset = "there is none",
+     .help = "Address of a listener for health and metrics over HTTP, `host:port`. It asks nobody "
+             "who they are: a host of another network shows figures to that network."},
     {"worker", "certs", EK_CONFIG_TEXT, AT(const char *, worker.certs), .unset = "has to be named",
      .help = "Directory that `evenkeel cluster init` made for this worker."},
     {"worker", "experts", EK_CONFIG_TEXT, AT(const char *, worker.experts),

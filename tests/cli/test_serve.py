@@ -315,7 +315,7 @@ class Documented(unittest.TestCase):
             self.assertEqual(status, 200)
             self.assertEqual(headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
         documented = {name: rest for name, rest in harness.documented_metrics().items()
-                      if not name.startswith("evenkeel_cluster_")}  # only with workers: tests/cluster
+                      if not name.startswith(("evenkeel_cluster_", "evenkeel_worker_"))}  # tests/cluster
         self.assertEqual(documented, harness.exported_metrics(body.decode()))
 
 
