@@ -4,13 +4,17 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/args.h"
 #include "cli/exit.h"
 #include "cli/http.h"
+#include "gateway/admin.h"
 #include "link/certs.h"
 #include "sys/clock.h"
+#include "sys/file.h"
+#include "sys/mem.h"
 
 #define CALL_TIMEOUT_US 10000000
 #define NODES_MAX       256
@@ -28,6 +32,7 @@ enum {
     OPTION_RENEW,
     OPTION_URL,
     OPTION_JSON,
+    OPTION_ADMIN_KEY_FILE,
 };
 
 static const ek_cli_option options[] = {
@@ -38,6 +43,8 @@ static const ek_cli_option options[] = {
     {OPTION_DAYS, "days", "N", "init: how long nodes' certificates are valid (default 397)", NULL},
     {OPTION_RENEW, "renew", NULL, "init: replace certificates of these nodes", NULL},
     {OPTION_URL, "url", "URL", "front (default $EVENKEEL_URL, else http://127.0.0.1:8080)", NULL},
+    {OPTION_ADMIN_KEY_FILE, "admin-key-file", "FILE",
+     "drain, resume: the front's admin key (default $EVENKEEL_ADMIN_KEY)", NULL},
     {OPTION_JSON, "json", NULL, "status: print the front's own JSON", NULL},
 };
 
@@ -48,6 +55,7 @@ typedef struct job {
     const char *out;
     const char *url;
     int64_t days;
+    const char *admin_key_file;
     bool renew;
     bool json;
     ek_certs_node node[NODES_MAX];
@@ -97,7 +105,30 @@ static int init(const job *j)
 
 /* ---- talking to a front ---- */
 
-static int call(const job *j, const char *path, const char *body, ek_cli_http_reply *out_reply)
+/* The first key of the file, else the environment's; "": none is named. */
+static int read_admin_key(const job *j, char out_key[EK_ADMIN_KEY_BYTES_MAX + 1])
+{
+    const char *set = getenv("EVENKEEL_ADMIN_KEY");
+    const char *path = j->admin_key_file;
+    ek_str text = ek_str_from(set ? set : ""), key = {0};
+    char *owned = NULL;
+    int32_t line = 0;
+    ek_err err = {0};
+    if (path) {
+        if (ek_sys_file_read(path, EK_ADMIN_FILE_BYTES_MAX, &text, &err) < 0)
+            return ek_cli_fail_err(&err);
+        owned = (char *)(uintptr_t)text.data;
+    }
+    bool found = ek_gateway_admin_next(&text, &line, &key) && key.len <= EK_ADMIN_KEY_BYTES_MAX;
+    if (found) memcpy(out_key, key.data, key.len);
+    out_key[found ? key.len : 0] = '\0';
+    ek_sys_free(owned);
+    if (found || !path) return EK_EXIT_OK;
+    return ek_cli_fail(EK_EXIT_DATA, "%s: there is no admin key in it", path);
+}
+
+static int call(const job *j, const char *path, const char *body, const char *bearer,
+                ek_cli_http_reply *out_reply)
 {
     char url[1024];
     ek_err err = {0};
@@ -105,7 +136,8 @@ static int call(const job *j, const char *path, const char *body, ek_cli_http_re
     if (ek_cli_http_url(j->url, path, url, sizeof url, &err) < 0 ||
         ek_cli_http_open(&http, &err) < 0)
         return ek_cli_fail_err(&err);
-    const ek_cli_http_call one = {.url = url, .body = body, .timeout_us = CALL_TIMEOUT_US};
+    const ek_cli_http_call one = {
+        .url = url, .body = body, .bearer = bearer, .timeout_us = CALL_TIMEOUT_US};
     ek_status status = ek_cli_http_run(http, &one, out_reply, &err);
     ek_cli_http_close(http);
     if (status < 0) return ek_cli_fail(EK_EXIT_UNAVAILABLE, "%s", err.text);
@@ -200,7 +232,7 @@ static bool print_workers(ek_str body)
 static int show(const job *j)
 {
     ek_cli_http_reply reply;
-    int code = call(j, "/v1/cluster", NULL, &reply);
+    int code = call(j, "/v1/cluster", NULL, NULL, &reply);
     if (code != EK_EXIT_OK) return code;
     ek_str body = ek_cli_text_str(&reply.body);
     if (j->json)
@@ -216,13 +248,14 @@ static int change(const job *j)
     ek_cli_http_reply reply;
     if (!j->worker)
         return ek_cli_fail(EK_EXIT_USAGE, "cluster %s: say which worker: HOST:PORT", j->verb);
-    char body[256], path[32];
+    char body[256], path[32], key[EK_ADMIN_KEY_BYTES_MAX + 1];
     /* An address needs no escaping; what does is none. */
     if (strpbrk(j->worker, "\"\\") || strlen(j->worker) > 200)
         return ek_cli_fail(EK_EXIT_USAGE, "cluster %s: '%.200s' is no address", j->verb, j->worker);
     snprintf(body, sizeof body, "{\"worker\":\"%s\"}", j->worker);
     snprintf(path, sizeof path, "/v1/cluster/%s", j->verb);
-    int code = call(j, path, body, &reply);
+    int code = read_admin_key(j, key);
+    if (code == EK_EXIT_OK) code = call(j, path, body, key[0] ? key : NULL, &reply);
     if (code != EK_EXIT_OK) return code;
     printf("%s: %s\n", j->worker, strcmp(j->verb, "drain") == 0 ? "drained" : "takes work again");
     ek_cli_text_free(&reply.body);
@@ -311,6 +344,7 @@ static int run(int argc, char **argv)
         case OPTION_FRONT: code = take_node(&j, args.value, EK_CERTS_FRONT); break;
         case OPTION_WORKER: code = take_node(&j, args.value, EK_CERTS_WORKER); break;
         case OPTION_RENEW: j.renew = true; break;
+        case OPTION_ADMIN_KEY_FILE: j.admin_key_file = args.value; break;
         case OPTION_URL: j.url = args.value; break;
         case OPTION_JSON: j.json = true; break;
         case OPTION_DAYS:

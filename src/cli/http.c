@@ -81,6 +81,10 @@ static void prepare(transfer *t)
         curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)((t->call->timeout_us + 999) / 1000));
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_bytes);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, t);
+    if (t->call->bearer) {
+        curl_easy_setopt(easy, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+        curl_easy_setopt(easy, CURLOPT_XOAUTH2_BEARER, t->call->bearer);
+    }
     if (t->call->body) {
         curl_easy_setopt(easy, CURLOPT_POST, 1L);
         curl_easy_setopt(easy, CURLOPT_POSTFIELDS, t->call->body);

@@ -20,6 +20,7 @@ typedef struct ek_cli_http ek_cli_http;
 typedef struct ek_cli_http_call {
     const char *url;
     const char *body;   /* NULL: GET; else POST of this JSON */
+    const char *bearer; /* key to show; NULL: none */
     int64_t timeout_us; /* of the whole call; 0: none */
     /**
      * Each piece of a 200 answer as it comes; false ends the call. NULL: the answer is collected.

@@ -19,8 +19,10 @@
 #include "cli/settings.h"
 #include "engine/engine.h"
 #include "expert/model_file.h"
+#include "gateway/admin.h"
 #include "gateway/gateway.h"
 #include "sys/clock.h"
+#include "sys/file.h"
 #include "sys/log.h"
 #include "sys/signal.h"
 #include "sys/thread.h"
@@ -146,6 +148,22 @@ static void announce(const server *s)
            info.arch, info.kernels, info.overlay_sha256 ? info.overlay_sha256 : "");
 }
 
+/* The file's keys are the gateway's from now on; its name does not change while we run. */
+static ek_status read_admin_keys(server *s, ek_err *err)
+{
+    const char *path = s->loaded.config.gateway.admin_key_file;
+    ek_str text;
+    if (!path) return EK_OK;
+    ek_status status = ek_sys_file_read(path, EK_ADMIN_FILE_BYTES_MAX, &text, err);
+    if (status == EK_OK) {
+        status = ek_gateway_admin_keys(s->gateway, text, err);
+        ek_sys_free((void *)(uintptr_t)text.data);
+        if (status != EK_OK) ek_err_prefix(err, "%s", path);
+    }
+    if (status != EK_OK) ek_err_prefix(err, "gateway.admin_key_file");
+    return status;
+}
+
 static void reload(server *s)
 {
     char begun[64];
@@ -154,8 +172,9 @@ static void reload(server *s)
     ek_sys_log_reopen();
     ek_err err = {0};
     char restart[512];
-    const ek_status status =
+    ek_status status =
         ek_cli_reload(&s->settings, &s->loaded.config, s->engine, restart, sizeof restart, &err);
+    if (status >= 0) status = read_admin_keys(s, &err);
     ek_gauge_set(s->reload_success, status >= 0);
     if (status < 0)
         ek_log(EK_LOG_ERROR, "cli", "reload_failed", "err=\"%s\"", err.text);
@@ -245,6 +264,10 @@ static int serve_model(server *s)
     ek_err err = {0};
     if (ek_gateway_create(&gateway_params, s->metrics, &s->gateway, &err) < 0)
         return no_gateway(&err);
+    if (read_admin_keys(s, &err) < 0) {
+        ek_gateway_destroy(s->gateway);
+        return ek_cli_fail(EK_EXIT_CONFIG, "%s", err.text);
+    }
 
     int code;
     ek_sys_notify("STATUS=loading the model");

@@ -12,7 +12,8 @@ extern char **environ; /* POSIX leaves its declaration to the program */
 #define SETTINGS_BYTES ((size_t)4 << 20)
 
 /* Variables that belong to the program as a whole and are no configuration keys. */
-static const char *const own_variables[] = {"EVENKEEL_CONFIG=", "EVENKEEL_URL="};
+static const char *const own_variables[] = {
+    "EVENKEEL_CONFIG=", "EVENKEEL_URL=", "EVENKEEL_ADMIN_KEY="};
 
 ek_cli_settings ek_cli_settings_start(void)
 {

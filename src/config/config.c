@@ -81,7 +81,7 @@ static ek_status refuse_env(ek_str name, ek_err *err)
 /* Applies one "NAME=value" that begins with the prefix. */
 static ek_status apply_env(const char *variable, ek_arena *perm, ek_config *config, ek_err *err)
 {
-    static const char *const others[] = {"EVENKEEL_CONFIG", "EVENKEEL_URL"};
+    static const char *const others[] = {"EVENKEEL_CONFIG", "EVENKEEL_URL", "EVENKEEL_ADMIN_KEY"};
     const char *equals = strchr(variable, '=');
     ek_str name = {variable, equals ? (size_t)(equals - variable) : strlen(variable)};
     ek_str value = ek_str_from(equals ? equals + 1 : "");

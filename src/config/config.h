@@ -49,7 +49,7 @@ EK_MUST ek_status ek_config_load(const char *path, ek_arena *perm, ek_config *co
 
 /**
  * Apply the environment's EVENKEEL_<SECTION>_<KEY> variables; others of that prefix are errors, but
- * for EVENKEEL_CONFIG and EVENKEEL_URL, which are the commands' own.
+ * for EVENKEEL_CONFIG, EVENKEEL_URL and EVENKEEL_ADMIN_KEY, which are the commands' own.
  * @param environ_list NULL-terminated array of "NAME=value"
  * @return EK_OK; EK_ECONFIG (text: "environment: NAME: ..."); EK_ENOMEM
  */

@@ -236,6 +236,10 @@ const ek_config_key ek_config_keys[] = {
     {"gateway", "health_listen", EK_CONFIG_TEXT, AT(const char *, gateway.health_listen),
      .unset = "they are on the API's address only",
      .help = "Address of an own listener for health and metrics."},
+    {"gateway", "admin_key_file", EK_CONFIG_TEXT, AT(const char *, gateway.admin_key_file),
+     .unset = "clients of this machine may administer",
+     .help = "File of admin keys, one in each line, 16 characters at least: who shows one "
+             "(`Authorization: Bearer KEY`) may drain workers. Read again on SIGHUP."},
     {"gateway", "connections_max", EK_CONFIG_INT, AT(int32_t, gateway.connections_max), "4096", 1,
      1000000, .help = "Open connections; further ones are closed at once."},
     {"gateway", "connections_per_ip_max", EK_CONFIG_INT,

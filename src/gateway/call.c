@@ -36,6 +36,8 @@ static bool check_state(const ek_gateway *gateway, const ek_route *route, ek_fau
     return true;
 }
 
+static const ek_reply_field challenge = {"WWW-Authenticate", "Bearer"};
+
 /* Everything that the head alone decides. */
 static bool check_head(ek_call *call, const ek_head *head, ek_fault *fault)
 {
@@ -48,6 +50,12 @@ static bool check_head(ek_call *call, const ek_head *head, ek_fault *fault)
     if (!route)
         return ek_http_fault_set(fault, &ek_gateway_fault_not_found, NULL,
                                  "there is no such path here");
+    if (route->is_admin &&
+        !ek_gateway_admin_check(&call->gateway->admin, head, call->http.client, fault)) {
+        call->http.reply.field = &challenge;
+        call->http.reply.n_fields = fault->kind->status == 401;
+        return false;
+    }
     if (route->method == EK_METHOD_POST && !is_json(head))
         return ek_http_fault_set(fault, &ek_gateway_fault_media_type, NULL,
                                  "the body has to be plain application/json");

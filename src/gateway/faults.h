@@ -16,6 +16,9 @@
     X(unknown_parameter, 400, "invalid_request_error", "unknown_parameter", 0)          \
     X(unsupported_value, 400, "invalid_request_error", "unsupported_value", 0)          \
     X(context_length, 400, "invalid_request_error", "context_length_exceeded", 0)       \
+    X(missing_api_key, 401, "authentication_error", "missing_api_key", 0)               \
+    X(invalid_api_key, 401, "authentication_error", "invalid_api_key", 0)               \
+    X(ip_not_allowed, 403, "permission_error", "ip_not_allowed", 0)                     \
     X(model_not_found, 404, "invalid_request_error", "model_not_found", 0)              \
     X(not_found, 404, "invalid_request_error", "not_found", 0)                          \
     X(method_not_allowed, 405, "invalid_request_error", "method_not_allowed", 0)        \

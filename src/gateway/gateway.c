@@ -81,6 +81,7 @@ ek_status ek_gateway_create(const ek_gateway_params *params, ek_metrics *metrics
     ek_sys_mutex_init(&gateway->hold_lock);
     gateway->params = *params;
     gateway->metrics = metrics;
+    ek_gateway_admin_init(&gateway->admin);
     gateway->started_s = ek_sys_wall_s();
     init_service(gateway);
     allow_descriptors(params);
@@ -126,6 +127,14 @@ void ek_gateway_attach_cluster(ek_gateway *gateway, const ek_gateway_cluster *cl
 {
     /* Acquired by the routes that ask it. */
     atomic_store_explicit(&gateway->cluster, cluster, memory_order_release);
+}
+
+ek_status ek_gateway_admin_keys(ek_gateway *gateway, ek_str text, ek_err *err)
+{
+    ek_admin_keys keys;
+    ek_status status = ek_gateway_admin_parse(text, &keys, err);
+    if (status == EK_OK) ek_gateway_admin_set(&gateway->admin, &keys);
+    return status;
 }
 
 const char *ek_gateway_address(const ek_gateway *gateway)
@@ -207,5 +216,6 @@ void ek_gateway_destroy(ek_gateway *gateway)
     ek_gateway_pump_destroy(gateway->pump);
     ek_http_server_destroy(gateway->health);
     ek_sys_mutex_fini(&gateway->hold_lock);
+    ek_gateway_admin_fini(&gateway->admin);
     ek_sys_free(gateway);
 }

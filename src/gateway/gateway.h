@@ -16,6 +16,7 @@
 
 #include "base/attr.h"
 #include "base/err.h"
+#include "base/span.h"
 #include "engine/engine.h"
 #include "gateway/cluster.h"
 #include "gateway/params.h"
@@ -52,6 +53,14 @@ void ek_gateway_attach(ek_gateway *gateway, ek_engine *engine);
  * once.
  */
 void ek_gateway_attach_cluster(ek_gateway *gateway, const ek_gateway_cluster *cluster);
+
+/**
+ * Who may administer from now on: whoever shows one of these keys (admin.h). Until the first call:
+ * clients of this machine. Any thread.
+ * @param text one key in each line
+ * @return EK_OK; EK_EINVAL, the text says in which line; EK_ENOMEM. The old ones stay then
+ */
+EK_MUST ek_status ek_gateway_admin_keys(ek_gateway *gateway, ek_str text, ek_err *err);
 
 /** The address in use ("127.0.0.1:43117" when port 0 was asked for). */
 const char *ek_gateway_address(const ek_gateway *gateway);

@@ -10,8 +10,9 @@
 
 typedef struct ek_gateway_params {
     const char *listen; /* "127.0.0.1:8080", "[::1]:8080", ":0"; borrowed for the gateway's life */
-    const char *health_listen; /* own daemon for health and metrics; NULL or "": none */
-    const char *model_id;      /* name in /v1/models and in answers; borrowed */
+    const char *health_listen;  /* own daemon for health and metrics; NULL or "": none */
+    const char *admin_key_file; /* who has one of its keys may administer; NULL: none. cli's */
+    const char *model_id;       /* name in /v1/models and in answers; borrowed */
     int32_t connections_max;
     int32_t connections_per_ip_max; /* 0: no limit */
     int32_t workers;                /* threads that parse bodies and tokenize, 1..64 */

@@ -19,6 +19,7 @@ typedef struct ek_route {
     bool is_work;               /* counts as work: refused while draining */
     bool on_worker;             /* too slow for an event loop */
     bool on_health;             /* also answered by the health daemon */
+    bool is_admin;              /* only for whoever may administer (admin.h) */
     void (*run)(ek_call *call); /* fills the reply, or starts a generation */
 } ek_route;
 

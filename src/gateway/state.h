@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "gateway/admin.h"
 #include "gateway/call.h"
 #include "gateway/cluster.h"
 #include "gateway/counters.h"
@@ -33,6 +34,7 @@ struct ek_gateway {
     ek_gateway_params params; /* constant */
     ek_metrics *metrics;      /* borrowed until destroy */
     ek_gateway_counters counters;
+    ek_admin admin;
     ek_http_service http; /* constant: what both servers share */
     ek_gateway_front api_front;
     ek_gateway_front health_front;

@@ -360,6 +360,7 @@ static void test_environment(void **state)
                     "EVENKEEL_MODEL_PATH=/m.gguf",
                     "EVENKEEL_CONFIG=/etc/evenkeel.yaml",
                     "EVENKEEL_URL=http://127.0.0.1:1",
+                    "EVENKEEL_ADMIN_KEY=0123456789abcdef",
                     "EVENKEELX=1",
                     "NOT_EVENKEEL_FOO=1",
                     "nonsense",
