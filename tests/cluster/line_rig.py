@@ -10,12 +10,14 @@ import subprocess
 import sys
 import unittest
 
-from cluster_rig import harness
+from cluster_rig import FABRIC, harness
 
 NEAR, FAR = "10.99.0.1", "10.99.0.2"  # in namespaces that nothing else is in
 os.environ["UCX_NET_DEVICES"] = "line"
 INSIDE = "EK_TEST_IN_OWN_NETWORK"
 EXIT_SKIP = 77
+# UCX looks for devices in /sys, which shows those of the namespace that it was mounted in.
+OWN_SYS = ["unshare", "--mount", "sh", "-c", 'mount -t sysfs none /sys && exec "$@"', "sh"] if FABRIC == "ucx" else []
 
 
 def in_own_network():
@@ -26,7 +28,7 @@ def in_own_network():
     may = shutil.which("unshare") and shutil.which("nsenter")
     done = subprocess.run([*enter, "true"], capture_output=True, check=False) if may else None
     if done and done.returncode == 0:
-        os.execvpe(enter[0], [*enter, sys.executable, *sys.argv], {**os.environ, INSIDE: "1"})
+        os.execvpe(enter[0], [*enter, *OWN_SYS, sys.executable, *sys.argv], {**os.environ, INSIDE: "1"})
     os.environ[INSIDE] = "no: " + (done.stderr.decode().strip() if done else "unshare and nsenter are not here")
 
 
@@ -44,7 +46,7 @@ class Line:
             if self.process.returncode == EXIT_SKIP:
                 self.skip(why.strip())
             raise AssertionError(f"tun_line ended with {self.process.returncode}: {why}")
-        self.far = ["nsenter", f"--net=/proc/{self.process.pid}/ns/net"]
+        self.far = ["nsenter", f"--net=/proc/{self.process.pid}/ns/net", *OWN_SYS]
 
     @staticmethod
     def skip(why):
