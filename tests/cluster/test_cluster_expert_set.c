@@ -35,6 +35,9 @@ static void parses(void **state EK_UNUSED)
         assert_int_equal(ek_cluster_set_count(&set), cases[i].n);
         assert_true(ek_cluster_set_has(&set, cases[i].layer, cases[i].expert));
         assert_true(ek_cluster_set_is_valid(&set));
+        ek_cluster_set_remove(&set, cases[i].layer, cases[i].expert);
+        assert_false(ek_cluster_set_has(&set, cases[i].layer, cases[i].expert));
+        assert_int_equal(ek_cluster_set_count(&set), cases[i].n - 1);
     }
 }
 
