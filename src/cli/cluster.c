@@ -360,14 +360,15 @@ static int run(int argc, char **argv)
 
 const ek_cli_command ek_cli_cluster = {
     .name = "cluster",
-    .operands = "init | status | (drain | resume) WORKER | (acquire | release) WORKER EXPERTS",
+    .operands = "init | status | (drain | resume) WORKER | (acquire | release) WORKER SET",
     .summary = "certificates for a cluster, and its workers",
     .about =
         "init makes a certificate authority and, for each node, a directory with what it needs:\n"
         "copy DIR/NAME to that machine and name it there (worker.certs, cluster.certs). Run\n"
         "again it adds nodes to the same authority. status shows a front's workers; drain sends\n"
         "one no more than what nobody else can compute, resume ends that. acquire has a worker\n"
-        "with room (worker.experts_bytes_max) get more experts, LAYERS:EXPERTS, while it serves;\n"
+        "with room (worker.experts_bytes_max) get more experts, a SET like 0-3:17,40, while it "
+        "serves;\n"
         "release gives those up again that others have, too.",
     .options = options,
     .n_options = EK_COUNT_OF(options),
