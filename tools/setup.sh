@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what building, testing or checking evenkeel needs and this machine lacks, through apt.
 #
-#   tools/setup.sh [build] [test] [check] [fuzz] [model]     (default: build)
+#   tools/setup.sh [build] [test] [check] [fuzz] [model] [bench]     (default: build)
 #
 # Says what is missing and what each package is for, asks nothing, leaves alone what is there. A machine
 # without apt gets the list instead, and goes on when every library is found anyway.
@@ -33,6 +33,8 @@ model|py:numpy|python3-numpy|data for the training of the bundled model
 model|py:torch|python3-torch|trains the bundled model
 model|cmd:pkg-config|pkg-config|finds the library below
 model|lib:openblas|libopenblas-dev|matrix products of its training
+bench|cmd:mpicc|libopenmpi-dev|what bench/cluster is compared with
+bench|cmd:mpirun|openmpi-bin|runs it
 check|cmd:clang-format-14|clang-format-14|format check
 check|cmd:clang-tidy-14|clang-tidy-14|static analysis
 check|cmd:shellcheck|shellcheck|checks the shell scripts
