@@ -44,7 +44,7 @@ static const ek_cli_option options[] = {
     {OPTION_RENEW, "renew", NULL, "init: replace certificates of these nodes", NULL},
     {OPTION_URL, "url", "URL", "front (default $EVENKEEL_URL, else http://127.0.0.1:8080)", NULL},
     {OPTION_ADMIN_KEY_FILE, "admin-key-file", "FILE",
-     "drain, resume: the front's admin key (default $EVENKEEL_ADMIN_KEY)", NULL},
+     "the front's admin key, for changes (default $EVENKEEL_ADMIN_KEY)", NULL},
     {OPTION_JSON, "json", NULL, "status: print the front's own JSON", NULL},
 };
 
@@ -266,7 +266,7 @@ static int change(const job *j)
 static int move(const job *j)
 {
     ek_cli_http_reply reply;
-    char path[32], body[8192];
+    char path[32], body[8192], key[EK_ADMIN_KEY_BYTES_MAX + 1];
     if (!j->worker || !j->experts)
         return ek_cli_fail(EK_EXIT_USAGE,
                            "cluster %s: say which worker and which experts: HOST:PORT "
@@ -280,7 +280,8 @@ static int move(const job *j)
                            j->verb);
     body[n] = '\0';
     snprintf(path, sizeof path, "/v1/cluster/%s", j->verb);
-    int code = call(j, path, body, &reply);
+    int code = read_admin_key(j, key);
+    if (code == EK_EXIT_OK) code = call(j, path, body, key[0] ? key : NULL, &reply);
     if (code != EK_EXIT_OK) return code;
     printf("%s: %ss %s\n", j->worker, j->verb, j->experts);
     ek_cli_text_free(&reply.body);
