@@ -48,7 +48,7 @@ check_lint() {
 }
 
 check_shell() {
-    shellcheck .ci/run tools/*.sh && echo "shellcheck has nothing to say"
+    shellcheck .ci/run tools/*.sh deploy/slurm/evenkeel.sbatch && echo "shellcheck has nothing to say"
 }
 
 check layers python3 tools/check_layers.py "$build"

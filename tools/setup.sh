@@ -29,6 +29,7 @@ build|lib:libcurl|libcurl4-openssl-dev|HTTP client of the chat, status, experts 
 test|lib:cmocka|libcmocka-dev|unit tests
 test|py:numpy|python3-numpy|makes the small test models
 test|cmd:nginx|nginx-light|web server that the tests fetch weights from
+test|py:yaml|python3-yaml|reads the Kubernetes manifests that the tests check
 model|py:numpy|python3-numpy|data for the training of the bundled model
 model|py:torch|python3-torch|trains the bundled model
 model|cmd:pkg-config|pkg-config|finds the library below
@@ -78,20 +79,23 @@ done <<LIST
 $list
 LIST
 
-# The S3 server of the tests comes from npm, by its lock file. Without it those tests are skipped, saying so.
-s3_server() {
+# What the tests take from npm, by lock files. Without it those tests are skipped, saying so.
+from_npm() {
+    folder=$(dirname "$0")/../tests/$1
+    module=$2
+    tests=$3
     case " $groups " in *" test "*) ;; *) return 0 ;; esac
-    folder=$(dirname "$0")/../tests/store
-    [ ! -d "$folder/node_modules/s3rver" ] || return 0
+    [ ! -d "$folder/node_modules/$module" ] || return 0
     if ! command -v npm >/dev/null 2>&1; then
-        say "no npm on this machine: the tests that fetch from S3 will be skipped"
+        say "no npm on this machine: the tests that $tests will be skipped"
     elif said=$(npm ci --prefix "$folder" --no-audit --no-fund 2>&1); then
-        say "s3rver: $(printf '%s\n' "$said" | tail -n 1)"
+        say "$module: $(printf '%s\n' "$said" | tail -n 1)"
     else
-        say "npm could not install s3rver, the tests that fetch from S3 will be skipped: $(printf '%s\n' "$said" | tail -n 1)"
+        say "npm could not install $module, the tests that $tests will be skipped: $(printf '%s\n' "$said" | tail -n 1)"
     fi
 }
-s3_server
+from_npm store s3rver "fetch from S3"
+from_npm deploy kubernetes-models "hold manifests against Kubernetes' schemas"
 
 if [ -z "$missing" ]; then
     say "everything needed for '$groups' is here"
