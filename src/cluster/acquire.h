@@ -24,6 +24,12 @@
 
 #define EK_ACQUIRE_SOURCES_MAX 8
 
+/** The connection to the worker that was read from last: kept, since a handshake costs. */
+typedef struct ek_acquire_line {
+    ek_link *link; /* owned; NULL: none */
+    char address[EK_WIRE_PEER_BYTES];
+} ek_acquire_line;
+
 /** Where bytes may come from. All borrowed for as long as it is used. */
 typedef struct ek_acquire_setup {
     const ek_model *model; /* as it lies in the file's map */
@@ -31,8 +37,9 @@ typedef struct ek_acquire_setup {
     const ek_store_manifest *manifest; /* NULL: the file is whole */
     const char *sources;               /* "DIR,https://..."; NULL: none */
     ek_store_access access;
-    int64_t bytes_per_s;     /* 0: as fast as can be */
-    ek_fabric *tls;          /* to other workers */
+    int64_t bytes_per_s;   /* 0: as fast as can be */
+    ek_fabric *tls;        /* to other workers */
+    ek_acquire_line *line; /* the caller's, zeroed at first; hung up by it when an order is over */
     const uint8_t *identity; /* (32) of the model */
     /** Asked every now and then; false ends it. */
     bool (*goes_on)(void *ctx);
@@ -54,6 +61,9 @@ typedef struct ek_acquire_progress {
  */
 EK_MUST ek_status ek_cluster_acquire(const ek_acquire_setup *setup, const ek_wire_order *order,
                                      int32_t expert, ek_acquire_progress *progress, ek_err *err);
+
+/** Close the connection. */
+void ek_cluster_acquire_hang_up(ek_acquire_line *line);
 
 /* ---- for acquire_peer.c ---- */
 

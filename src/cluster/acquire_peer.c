@@ -3,6 +3,7 @@
  * after piece. Nothing it says is believed; its bytes are hashed by whoever asked.
  */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "cluster/acquire.h"
@@ -46,19 +47,50 @@ static ek_status read_piece(const ek_acquire_shard *a, ek_link *link, size_t at,
     return ek_cluster_acquire_pace(a, n) ? EK_OK : ek_err_set(err, EK_ECANCELED, "ended meanwhile");
 }
 
-ek_status ek_cluster_acquire_from_peer(const ek_acquire_shard *a, const char *address, ek_err *err)
+void ek_cluster_acquire_hang_up(ek_acquire_line *line)
 {
-    ek_link *link;
+    ek_link_close(line->link);
+    *line = (ek_acquire_line){0};
+}
+
+static ek_status call(const ek_acquire_shard *a, const char *address, ek_err *err)
+{
+    ek_acquire_line *line = a->setup->line;
     ek_fabric *tls = a->setup->tls;
-    ek_status status = tls->ops->connect(tls, address, ek_sys_now_us() + CONNECT_US, &link, err);
+    ek_cluster_acquire_hang_up(line);
+    ek_status status =
+        tls->ops->connect(tls, address, ek_sys_now_us() + CONNECT_US, &line->link, err);
     if (status != EK_OK) return status == EK_ENOMEM ? status : (err->status = EK_EPEER);
+    snprintf(line->address, sizeof line->address, "%s", address);
+    return EK_OK;
+}
+
+static ek_status read_shard(const ek_acquire_shard *a, ek_err *err)
+{
+    ek_status status = EK_OK;
     for (size_t at = 0; at < a->bytes && status == EK_OK;) {
         size_t n = a->bytes - at;
         if (n > EK_WIRE_PIECE_BYTES_MAX) n = EK_WIRE_PIECE_BYTES_MAX;
-        status = read_piece(a, link, at, n, err);
+        status = read_piece(a, a->setup->line->link, at, n, err);
         at += n;
     }
-    if (status != EK_OK) ek_err_prefix(err, "%s", address);
-    ek_link_close(link);
+    return status;
+}
+
+ek_status ek_cluster_acquire_from_peer(const ek_acquire_shard *a, const char *address, ek_err *err)
+{
+    ek_acquire_line *line = a->setup->line;
+    ek_status status;
+    if (line->link && strcmp(line->address, address) == 0) {
+        status = read_shard(a, err);
+        if (status == EK_OK || status == EK_ECANCELED) return status;
+        /* It may have hung up meanwhile: once more, from the start. */
+    }
+    status = call(a, address, err);
+    if (status != EK_OK) return status;
+    status = read_shard(a, err);
+    if (status == EK_OK) return EK_OK;
+    ek_cluster_acquire_hang_up(line);
+    ek_err_prefix(err, "%s", address);
     return status;
 }

@@ -158,6 +158,7 @@ static void carry_out(ek_worker *worker, const ek_wire_order *order)
     int64_t beg_us = ek_sys_now_us();
     ek_status status = order->verb == EK_WIRE_ACQUIRE ? acquire(worker, order, &err)
                                                       : release(worker, order, &err);
+    ek_cluster_acquire_hang_up(&m->line);
     tell_log(worker, order, status, beg_us, &err);
     ek_sys_mutex_lock(&worker->lock);
     m->outcome.state = status == EK_OK ? EK_WIRE_MOVE_DONE : EK_WIRE_MOVE_FAILED;
@@ -213,6 +214,7 @@ ek_status ek_cluster_worker_moves_open(ek_worker *worker, ek_err *err)
         .access = setup->access,
         .bytes_per_s = worker->params.acquire_bytes_per_s,
         .tls = worker->tls,
+        .line = &m->line,
         .identity = worker->identity,
         .goes_on = goes_on,
         .ctx = worker,

@@ -17,6 +17,7 @@
 /** Under the worker's lock, but for setup, thread and progress. */
 typedef struct ek_worker_moves {
     ek_acquire_setup setup;
+    ek_acquire_line line;         /* the thread's */
     ek_sys_thread thread;         /* carries out orders; zeroed where there is no room for any */
     ek_acquire_progress progress; /* of the order under way */
     ek_sys_cond call;             /* an order came, a front heeded or went, or it ends */
