@@ -369,7 +369,7 @@ static bool measure(bench *b)
 
 /* ---- overlap ---- */
 
-/* The front's own work: a loop on this thread, which lets the dispatcher move bytes as a step does. */
+/* The front's own work: a loop that lets the dispatcher move bytes as a step does. */
 static void work_for(ek_dispatcher *d, double us)
 {
     int64_t until_ns = ek_sys_now_ns() + (int64_t)(1e3 * us);

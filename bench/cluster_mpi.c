@@ -2,8 +2,8 @@
  * One of MPI's ranks beside build/bench/cluster, which starts them: mpirun -np 4 cluster_mpi DIR.
  *
  * Between measurements a rank sleeps on its own pipe, DIR/command-RANK, since one that waits inside
- * MPI would keep a core busy. An exchange is MPI_Alltoallv from rank 0 to the others, and back, with
- * the bytes of a dispatch and its answers. Rank 0 writes its microseconds to DIR/result.
+ * MPI would keep a core busy. An exchange is MPI_Alltoallv from rank 0 to the others, and back,
+ * with the bytes of a dispatch and its answers. Rank 0 writes its microseconds to DIR/result.
  */
 #include <fcntl.h>
 #include <mpi.h>

@@ -139,9 +139,8 @@ static void collect(ek_cluster_dispatcher *self, ek_dispatch_layer *layer)
     for (;;) {
         move_all(self);
         if (ek_cluster_flights_pending(self, layer) == 0) return;
-        ek_cluster_flights_wait(self, layer, false, WAIT_US);
-        move_all(self);
         ek_cluster_flights_give_up_late(self, layer);
+        ek_cluster_flights_wait(self, layer, false, WAIT_US);
     }
 }
 

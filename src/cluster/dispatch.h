@@ -15,7 +15,12 @@
  * add up their own rows of a token and fewer bytes come back; the order of additions, and with it
  * the last bits, then depends on who computed what.
  *
- * All buffers are made with the dispatcher, for its largest batch. One owner, the engine's thread.
+ * Two micro-batches of a step may be under way at once, each with a layer of its own: a worker gets
+ * both dispatches one behind the other, and answers in that order. Losses, rounds and deadlines are
+ * a micro-batch's own; a session that ends takes the messages of both with it.
+ *
+ * All buffers are made with the dispatcher: for its largest step, and for half of it once more. One
+ * owner, the engine's thread.
  */
 #ifndef EK_CLUSTER_DISPATCH_H
 #define EK_CLUSTER_DISPATCH_H

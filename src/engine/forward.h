@@ -3,9 +3,12 @@
  * mixed.
  *
  * For every token: embedding; per layer: norm, attention over the paged cache, gate logits -> route
- * plan -> dispatch -> combine (+ shared expert); final norm; and logits for the rows asked for. A
- * token's result depends on its own sequence only, never on who shares the batch, how a prompt was
- * cut into chunks, or how many threads compute. One owner: the engine thread; compute is spread
+ * plan -> dispatch -> combine (+ shared expert); final norm; and logits for the rows asked for.
+ * Where the dispatcher has it so, a step goes through its layers in two halves, of which one is
+ * with the experts while the other attends (engine/microbatch.h).
+ *
+ * A token's result depends on its own sequence only, never on who shares the batch, how a prompt
+ * was cut into chunks, or how many threads compute. One owner: the engine thread; compute is spread
  * over the pool. Nothing here allocates or locks after creation.
  */
 #ifndef EK_ENGINE_FORWARD_H
@@ -90,7 +93,10 @@ int64_t ek_engine_forward_bytes(const ek_forward_params *params);
 EK_MUST ek_status ek_engine_forward_run(ek_forward *forward, const ek_batch *batch,
                                         float *out_logits);
 
-/** Watch each layer's route plan while runs go on (tests, traces). */
+/**
+ * Watch each layer's route plan while runs go on (tests, traces); with two micro-batches there are
+ * two of a layer.
+ */
 typedef struct ek_forward_probe {
     void *ctx;
     void (*on_plan)(void *ctx, int32_t layer, const ek_route_plan *plan);

@@ -154,11 +154,14 @@ void ek_engine_forward_logits(void *ctx, int32_t thread_idx);
 void ek_engine_forward_attention(void *ctx, int32_t thread_idx);
 
 /**
- * x += experts(normed), of one micro-batch, in two halves: plan and hand over; compute the shared
- * expert, wait, and sum up.
- * @return EK_OK; what the dispatcher failed with: the micro-batch is not under way any more
+ * The first half of x += experts(normed), of one micro-batch: plan, and hand over.
+ * @return EK_OK: it is under way; what the router or the dispatcher failed with: it is not
  */
 EK_MUST ek_status ek_engine_forward_moe_begin(ek_forward *f, ek_forward_micro *micro);
+/**
+ * The second half: compute the shared expert, wait, and sum up.
+ * @return EK_OK; what the dispatcher failed with. It is not under way any more either way
+ */
 EK_MUST ek_status ek_engine_forward_moe_end(ek_forward *f, ek_forward_micro *micro);
 
 /** On every thread, between pieces of work: the owner's lets the dispatcher move bytes. */

@@ -21,8 +21,8 @@
 
 #define EK_MICROBATCH_TOKENS_MIN 16 /* that auto cuts: below, weights are what a step waits for */
 #define EK_MICROBATCH_CLASSES    24
-#define EK_MICROBATCH_TRIALS     4 /* steps of a class in which each way is tried first */
-#define EK_MICROBATCH_AGAIN      64 /* steps of a class from one look at the slower way to the next */
+#define EK_MICROBATCH_TRIALS     4  /* steps of a class in which each way is tried first */
+#define EK_MICROBATCH_AGAIN      64 /* steps of a class between two looks at the slower way */
 
 /** What steps of one class took, in one or in two micro-batches. */
 typedef struct ek_microbatch_class {
