@@ -51,7 +51,7 @@ enum {
 static const ek_cli_option options[] = {
     {OPTION_MODEL, "model", "FILE", "GGUF file (default " MODEL ")", NULL},
     {OPTION_POLICY, "policy", "NAME,...",
-     "policies, also with " REPLICAS " (incident: " POLICIES "; sweep: static)", NULL},
+     "policies, also with " REPLICAS " (default: four; sweep: static)", NULL},
     {OPTION_WORKERS, "workers", "N", "worker processes, 2 to 64 (default 8)", NULL},
     {OPTION_MINUTES, "minutes", "M", "of traffic for each policy (default 1; sweep: 3)", NULL},
     {OPTION_SEED, "seed", "N", "of arrivals and prompts (default 1)", NULL},

@@ -74,7 +74,7 @@ static void test_every_routing_key_has_a_row(void **state)
     int32_t n = 0;
     for (int32_t i = 0; i < ek_config_n_keys; i++)
         n += strcmp(ek_config_keys[i].section, "routing") == 0;
-    assert_int_equal(n, ek_route_n_params + 1); /* and the policy */
+    assert_int_equal(n, ek_route_n_params + 2); /* and the policy, and recordings */
 }
 
 int main(void)
