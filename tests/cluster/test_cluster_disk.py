@@ -47,6 +47,7 @@ class FullDisk(unittest.TestCase):
         a = self.enterContext(Worker(certs / "w0", "--experts", "*:0-15"))
         b = self.enterContext(Worker(certs / "w1", "--experts", "*:16-31", "--set", f"log.path={log}"))
 
+        wait_until(lambda: log.stat().st_size > 0, "its first line, and with it a page of the disk")
         self.fill(disk)
         for _ in range(40):
             before = log.stat().st_size
