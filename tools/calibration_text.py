@@ -53,7 +53,7 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--dialogues", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kilobytes", type=int, default=100)
+    parser.add_argument("--kilobytes", type=int, default=30)
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(arguments.seed)

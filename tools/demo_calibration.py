@@ -32,7 +32,7 @@ class Lab:
     def __init__(self, build, work, short):
         self.program, self.work, self.short = build / "evenkeel", work, short
         self.healthy = ROOT / "models/evenkeel-demo.gguf"
-        size = ["--dialogues", "150", "--kilobytes", "25"] if short else []
+        size = ["--dialogues", "200", "--kilobytes", "10"] if short else []
         made = subprocess.run([PYTHON, ROOT / "tools/calibration_text.py", work / "text", *size], check=True,
                               capture_output=True, text=True).stdout
         self.text = [word for path in made.split() for word in ("--text", path)]

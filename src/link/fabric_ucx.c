@@ -245,6 +245,8 @@ static void link_wish(ek_link *base, ek_link_wish *out_wish)
     *out_wish = (ek_link_wish){.fd = link->event_fd, .read = true};
     if (make_progress(link) != EK_OK || (link->n_queued > 0 && !link->in_body))
         out_wish->is_ready = true;
+    else if (link->sending || link->receiving)
+        out_wish->is_ready = true; /* a long transfer goes on by calls, and no descriptor tells */
     else if (link->fabric->ucp_worker_arm(link->worker) != UCS_OK)
         out_wish->is_ready = true; /* something came in between */
 }

@@ -130,8 +130,9 @@ class Failures(unittest.TestCase):
             self.assertEqual(traffic.wrong, [])
 
     def test_killed_with_sums(self):
-        # What a dead worker was to sum is summed once, by others. Sums are rounded by who makes them, so that one
-        # answer may differ; a sum that is there twice, or is not, spoils every answer that was under way.
+        # What a dead worker was to sum is summed once, by others. Sums are rounded by who makes them, so that the answers
+        # to one prompt may differ (all of them, once such a beginning is in the prefix cache); a sum that is there
+        # twice, or is not, spoils every answer that was under way.
         certs, (a, b) = self.rig("all", "all")
         with Front(certs / "front", [a, b], "--set", "cluster.combine=summed", "--set",
                    "cluster.slow_start=0s") as front, Traffic(front, self.expected, n_threads=6) as traffic:
@@ -142,7 +143,7 @@ class Failures(unittest.TestCase):
                 b = self.keep(b.again())
                 wait_until(lambda: states(front) == ["serving", "serving"], "its return")
             self.assertGreater(metric(front, "evenkeel_cluster_redone_rows_total"), 0)
-            self.assertLessEqual(len(traffic.wrong), 1, traffic.wrong)
+            self.assertLessEqual(len({prompt for prompt, _, _ in traffic.wrong}), 1, traffic.wrong)
 
     def overlapping(self, *sets):
         """Workers that a layer waits 10 ms for, so that nearly always both halves of a step are under way."""
