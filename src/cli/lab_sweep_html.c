@@ -63,18 +63,22 @@ static void add_axes(ek_buf *out, const axes *a, double limit_ms)
 {
     ek_http_buf_addf(out, "<path d=\"M%.0f %.0fH%.0f\" class=\"axis\"/>\n", LEFT, TOP + HEIGHT,
                      RIGHT);
-    for (double ms = a->ms_least; ms <= a->ms_most; ms *= 10)
+    const int n_decades = (int)floor(log10(a->ms_most / a->ms_least) + 1e-9);
+    for (int i = 0; i <= n_decades; i++) {
+        const double ms = a->ms_least * pow(10, i);
         ek_http_buf_addf(out,
                          "<path d=\"M%.0f %.1fH%.0f\" class=\"grid\"/>\n"
                          "<text x=\"%.0f\" y=\"%.1f\" text-anchor=\"end\">%g ms</text>\n",
                          LEFT, y_of(a, ms), RIGHT, LEFT - 8, y_of(a, ms) + 4, ms);
+    }
     const double ten = pow(10, floor(log10(a->rate_most / TICKS_MAX)));
     const double step = a->rate_most / ten <= 2 * TICKS_MAX   ? 2 * ten
                         : a->rate_most / ten <= 5 * TICKS_MAX ? 5 * ten
                                                               : 10 * ten;
-    for (double rate = 0; rate <= a->rate_most; rate += step)
+    const int n_ticks = (int)(a->rate_most / step);
+    for (int i = 0; i <= n_ticks; i++)
         ek_http_buf_addf(out, "<text x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\">%g</text>\n",
-                         x_of(a, rate), TOP + HEIGHT + 16, rate);
+                         x_of(a, i * step), TOP + HEIGHT + 16, i * step);
     ek_http_buf_addf(out,
                      "<text x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\">requests/s offered"
                      "</text>\n<path d=\"M%.0f %.1fH%.0f\" class=\"event\"/>\n"
