@@ -314,7 +314,7 @@ void ek_cluster_flights_give_up_late(ek_cluster_dispatcher *self, ek_dispatch_la
                peer->member->address, (int)flight->header.layer, (long long)(waited_us / 1000),
                (int)flight->header.n_rows);
         ek_counter_add(self->front->late, 1);
-        ek_cluster_peer_was_late(self, layer, peer, waited_us);
+        ek_cluster_peer_pass_by(self, layer, peer, waited_us);
         ek_cluster_flights_abandon(self, peer, layer->micro_batch);
     }
 }

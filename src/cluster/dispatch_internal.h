@@ -190,9 +190,9 @@ double ek_cluster_peers_us_per_row(const ek_cluster_dispatcher *self, const ek_d
  */
 void ek_cluster_peer_answered(ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
                               ek_dispatch_peer *peer, int64_t took_us, int64_t computed_us);
-/** Its answer did not come in time, and somebody else is asked. */
-void ek_cluster_peer_was_late(ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
-                              ek_dispatch_peer *peer, int64_t waited_us);
+/** Its answer did not come in time: others have its rows for a while, longer each time. */
+void ek_cluster_peer_pass_by(ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
+                             ek_dispatch_peer *peer, int64_t waited_us);
 
 /* ---- dispatch_jobs.c ---- */
 

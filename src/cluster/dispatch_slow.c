@@ -25,8 +25,8 @@ double ek_cluster_peers_us_per_row(const ek_cluster_dispatcher *self, const ek_d
     return least;
 }
 
-static void pass_by(ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
-                    ek_dispatch_peer *peer, int64_t waited_us)
+void ek_cluster_peer_pass_by(ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
+                             ek_dispatch_peer *peer, int64_t waited_us)
 {
     peer->pass_us = peer->pass_us > 0 ? 2 * peer->pass_us : PASS_US;
     if (peer->pass_us > PASS_US_MAX) peer->pass_us = PASS_US_MAX;
@@ -36,12 +36,6 @@ static void pass_by(ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
     ek_log(EK_LOG_WARN, "cluster", "passed_by", "worker=%s layer=%d waited_ms=%lld for_ms=%lld",
            peer->member->address, (int)layer->work->layer, (long long)(waited_us / 1000),
            (long long)(peer->pass_us / 1000));
-}
-
-void ek_cluster_peer_was_late(ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
-                              ek_dispatch_peer *peer, int64_t waited_us)
-{
-    pass_by(self, layer, peer, waited_us);
 }
 
 void ek_cluster_peer_answered(ek_cluster_dispatcher *self, const ek_dispatch_layer *layer,
@@ -56,5 +50,5 @@ void ek_cluster_peer_answered(ek_cluster_dispatcher *self, const ek_dispatch_lay
         peer->strikes--;
     else
         peer->pass_us = 0;
-    if (peer->strikes >= STRIKES_MAX) pass_by(self, layer, peer, took_us);
+    if (peer->strikes >= STRIKES_MAX) ek_cluster_peer_pass_by(self, layer, peer, took_us);
 }

@@ -12,7 +12,7 @@ static void init_route(ek_evenness_meters *m, ek_metrics *metrics)
     static const char *const outcomes[EK_EVENNESS_OUTCOMES] = {"executed", "rerouted", "deferred",
                                                                "degraded"};
     m->plans = ek_telemetry_counter(metrics, "evenkeel_route_plans_total", NULL,
-                                    "Route plans made: one per layer and step.");
+                                    "Route plans made: one per layer and micro-batch.");
     m->stale_plans =
         ek_telemetry_counter(metrics, "evenkeel_route_stale_plans_total", NULL,
                              "Plans made as by `static`, because loads were too old to go by.");

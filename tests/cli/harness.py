@@ -11,6 +11,7 @@ import pathlib
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -48,6 +49,24 @@ def run(*arguments, stdin=None, env=None, timeout=PATIENCE_S):
     done.stdout = done.stdout.decode()
     done.stderr = done.stderr.decode()
     return done
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def small_disk(case, folder, size):
+    """A disk of its own at `folder`, which is made, until the test ends; skips the test, saying so, where none can be mounted."""
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True,
+                          check=False)
+    if done.returncode != 0:
+        print("skipped: no disk can be mounted here")
+        case.skipTest("no disk can be mounted here")
+    case.addCleanup(subprocess.run, ["umount", "-l", str(folder)], check=True)
+    return folder
 
 
 def need_shared(name):

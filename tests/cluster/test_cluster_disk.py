@@ -12,23 +12,7 @@ from cluster_rig import MODEL, PROMPTS, Front, Worker, alone, complete, harness,
 from harness import wait_until
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class FullDisk(unittest.TestCase):
-    def small_disk(self, folder, size="64k"):
-        folder.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True,
-                              check=False)
-        if done.returncode != 0:
-            print("skipped: no disk can be mounted here")
-            self.skipTest("no disk can be mounted here")
-        self.addCleanup(subprocess.run, ["umount", "-l", str(folder)], check=True)
-        return folder
-
     def fill(self, disk):
         """All pages; what is left of the one that the log is in goes line by line."""
         with open(disk / "filler", "ab", buffering=0) as file:
@@ -40,7 +24,7 @@ class FullDisk(unittest.TestCase):
 
     def test_worker_goes_on(self):
         tmp = self.enterContext(harness.folder())
-        disk = self.small_disk(tmp / "disk")
+        disk = harness.small_disk(self, tmp / "disk", "64k")
         expected = alone()
         certs = make_certs(tmp / "certs", "w0", "w1")
         log = disk / "w1.log"
@@ -79,7 +63,7 @@ class FullDisk(unittest.TestCase):
         tmp = self.enterContext(harness.folder())
         expected = alone()
         certs = make_certs(tmp / "certs", "w0")
-        listen = f"127.0.0.1:{free_port()}"
+        listen = f"127.0.0.1:{harness.free_port()}"
         with open("/dev/full", "w") as full:
             process = subprocess.Popen([str(harness.PROGRAM), "worker", "--model", str(MODEL), "--listen",
                                         listen, "--certs", str(certs / "w0"), "--threads", "1"],

@@ -49,12 +49,6 @@ def is_right(data, shard):
     return hashlib.sha256(part).hexdigest() == shard["sha256"]
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def sign(method, path, headers, secret, region):
     """AWS Signature Version 4 of a request for S3 with these (lower-case) headers, all signed."""
     names = ";".join(sorted(headers))
@@ -78,7 +72,7 @@ class Nginx:
             raise unittest.SkipTest("nginx is not installed")
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="evenkeel-nginx-"))
         os.chmod(self.folder, 0o755)
-        self.port = free_port()
+        self.port = harness.free_port()
         self.log = self.folder / "access.log"
         conf = self.folder / "nginx.conf"
         temp = "".join(f"{name}_temp_path {self.folder}/{name};" for name in

@@ -227,7 +227,7 @@ class Faults(Case):
         self.assertEqual(facts["sources"][2], {"source": full.url, "bytes": len(self.whole), "trouble": ""})
 
     def test_nobody_listens(self):
-        port = store_rig.free_port()
+        port = harness.free_port()
         self.fails(69, [f"http://127.0.0.1:{port}", *QUICK], "Couldn't connect")
 
     def test_wrong_bytes(self):
@@ -361,14 +361,7 @@ class Faults(Case):
 class Disk(Case):
     def small(self, size):
         """A disk of its own."""
-        disk = self.tmp / "disk"
-        disk.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], capture_output=True,
-                              check=False)
-        if done.returncode != 0:
-            print("skipped: no disk can be mounted here")
-            self.skipTest("no disk can be mounted here")
-        self.addCleanup(subprocess.run, ["umount", "-l", str(disk)], check=True)
+        disk = harness.small_disk(self, self.tmp / "disk", size)
         self.out = disk / "out"
         self.file = self.out / MODEL.name
         return disk
