@@ -1,7 +1,8 @@
 """Values for the slots of one dialogue, and the card that shows them to the assistant.
 
 Drawn from tables.py with the random generator of the caller. A training dialogue has no value of
-the held-out part, an evaluation question has only such values where its kind has any.
+the held-out part, an evaluation question has only such values where its kind has any. Some of a
+training dialogue's words are made up, so that an answer has to copy them and cannot know them.
 """
 
 import functools
@@ -29,7 +30,41 @@ def part(kind, held_out):
             if tables.is_held_out(kind.partition("_")[0], name(value)) == held_out]
 
 
+MADE_UP = {"name": 0.25, "foreign": 0.4, "city": 0.3}  # how often a value is a word of nobody's
+
+
+def words_of(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+@functools.lru_cache(maxsize=None)
+def taken(kind):
+    """Words that no made-up one may be: those held out, and what the shop sells."""
+    return {word for value in part(kind, True) for word in words_of(value)}.union(
+        *((product.zh, product.en) for product in tables.PRODUCTS))
+
+
+def crossed(rng, one, other):
+    """The beginning of one word and the end of another: "Kate" and "Simon" make "Kamon"."""
+    return one[:rng.randrange(1, max(2, len(one)))] + other[rng.randrange(1, max(2, len(other))):]
+
+
+def made_up(rng, kind):
+    """Of two values that training may use, so that it has to be copied and cannot be known."""
+    _, name = KINDS[kind]
+    while True:
+        pair = rng.sample(part(kind, False), 2)
+        if isinstance(pair[0], str):
+            value = crossed(rng, *pair)
+        else:
+            value = tuple(crossed(rng, *words) for words in zip(*pair))
+        if not taken(kind).intersection(words_of(value)) and not tables.is_held_out(kind, name(value)):
+            return value
+
+
 def pick(rng, kind, held_out):
+    if not held_out and rng.random() < MADE_UP.get(kind, 0):
+        return made_up(rng, kind)
     return rng.choice(part(kind, held_out))
 
 

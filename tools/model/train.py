@@ -53,7 +53,7 @@ import network  # noqa: E402
 # until copying is learned; each LONG_EVERY-th step is of long rows, which teach positions up to the
 # context's end (drills lie among its dialogues).
 DRILLING = {"dialogue": 8, "drill": 3, "zh": 2, "en": 1, "c": 1, "py": 1}
-SHORT = {"dialogue": 10, "drill": 1, "zh": 2, "en": 1, "c": 1, "py": 1}
+SHORT = {"dialogue": 9, "drill": 2, "zh": 2, "en": 1, "c": 1, "py": 1}
 LONG = {"dialogue": 4, "zh": 1, "en": 1, "c": 1, "py": 1}
 DRILLING_STEPS = 1000
 LONG_EVERY = 6
