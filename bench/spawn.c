@@ -7,7 +7,7 @@
 #define READY       " on http://"
 #define PATIENCE_US INT64_C(60000000) /* for what is under way when it is told to end */
 
-enum { ARGS_FIXED = 10, LINE_BYTES = 1024 };
+enum { ARGS_FIXED = 10 };
 
 /* "evenkeel 1.2 on http://127.0.0.1:40001: ..." -> the URL */
 static ek_status find_url(const char *line, char *out_url, size_t bytes)
@@ -34,7 +34,7 @@ ek_status ek_bench_spawn_start(const ek_bench_spawn_params *params, ek_bench_chi
         args[n++] = params->setting[i];
     }
     ek_bench_child child = {0};
-    char line[LINE_BYTES];
+    char line[EK_SYS_CHILD_LINE_BYTES];
     const int64_t beg_us = ek_sys_now_us();
     ek_status status = ek_sys_child_start(args, NULL, &child.process, err);
     if (status < 0) return status;

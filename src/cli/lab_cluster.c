@@ -17,7 +17,6 @@
 #define DAY_S         INT64_C(86400)
 #define BACKDATE_S    3600
 #define LOG_BYTES_MAX ((size_t)1 << 20)
-#define LINE_BYTES    1024
 #define ARGS_MAX      64
 #define LATENCY       "worker.pace_latency=200us"
 
@@ -105,10 +104,10 @@ static ek_status cut_address(const char *line, const char *before, char *out, si
 }
 
 /* Wait for the line that says where it listens. */
-static ek_status wait_ready(const ek_sys_child *child, const char *log, const char *who,
+static ek_status wait_ready(ek_sys_child *child, const char *log, const char *who,
                             const char *before, char *out, size_t bytes, ek_err *err)
 {
-    char line[LINE_BYTES];
+    char line[EK_SYS_CHILD_LINE_BYTES];
     const int64_t until_us = ek_sys_now_us() + READY_US;
     ek_status status;
     while ((status = ek_sys_child_line(child, LOOK_US, line, sizeof line)) == EK_ETIMEOUT) {

@@ -63,11 +63,9 @@ ek_status ek_sys_child_start(const char *const *argv, const char *log, ek_sys_ch
 
 /* ---- while it runs ---- */
 
-ek_status ek_sys_child_line(const ek_sys_child *child, int64_t patience_us, char *out_line,
-                            size_t bytes)
+ek_status ek_sys_child_line(ek_sys_child *child, int64_t patience_us, char *out_line, size_t bytes)
 {
     const int64_t until_us = ek_sys_now_us() + patience_us;
-    size_t n = 0;
     for (;;) {
         int wait_ms = -1;
         if (patience_us >= 0) {
@@ -82,9 +80,12 @@ ek_status ek_sys_child_line(const ek_sys_child *child, int64_t patience_us, char
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) return EK_END;
         if (c == '\n') break;
-        if (n + 1 < bytes) out_line[n++] = c;
+        if (child->n_part + 1 < sizeof child->part) child->part[child->n_part++] = c;
     }
+    const size_t n = child->n_part < bytes - 1 ? child->n_part : bytes - 1;
+    memcpy(out_line, child->part, n);
     out_line[n] = '\0';
+    child->n_part = 0;
     return EK_OK;
 }
 

@@ -16,12 +16,15 @@
 #include "base/attr.h"
 #include "base/err.h"
 
-#define EK_SYS_CHILD_FOR_EVER INT64_C(-1)
+#define EK_SYS_CHILD_FOR_EVER   INT64_C(-1)
+#define EK_SYS_CHILD_LINE_BYTES 512 /* of a line that it prints, a NUL included */
 
 /** Zero-initialise, then ek_sys_child_start. */
 typedef struct ek_sys_child {
     int64_t pid; /* 0: none */
     int out_fd;  /* what it prints */
+    size_t n_part;
+    char part[EK_SYS_CHILD_LINE_BYTES]; /* of the line that has not ended yet */
 } ek_sys_child;
 
 /**
@@ -37,9 +40,11 @@ EK_MUST ek_status ek_sys_child_start(const char *const *argv, const char *log,
 /**
  * The next line that it prints, without its end; a longer one is cut.
  * @param patience_us how long to wait for all of it; EK_SYS_CHILD_FOR_EVER
- * @return EK_OK; EK_END it ended, or closed its output, before; EK_ETIMEOUT
+ * @param bytes       of out_line; EK_SYS_CHILD_LINE_BYTES is enough for what can come
+ * @return EK_OK; EK_END it ended, or closed its output, before; EK_ETIMEOUT: what has come of the
+ *         line is kept for the next call
  */
-EK_MUST ek_status ek_sys_child_line(const ek_sys_child *child, int64_t patience_us, char *out_line,
+EK_MUST ek_status ek_sys_child_line(ek_sys_child *child, int64_t patience_us, char *out_line,
                                     size_t bytes);
 
 /**

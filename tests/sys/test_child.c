@@ -84,6 +84,22 @@ static void test_patience(void **state)
     assert_gone(pid);
 }
 
+/* Whoever looks in short intervals whether it is ready loses nothing of the line. */
+static void test_a_line_in_pieces(void **state)
+{
+    (void)state;
+    char line[16];
+    ek_sys_child child = start("for x in a b c d; do printf $x; sleep 0.1; done; echo", NULL);
+    int32_t looks = 0;
+    ek_status status;
+    while ((status = ek_sys_child_line(&child, 20000, line, sizeof line)) == EK_ETIMEOUT)
+        looks++;
+    assert_int_equal(status, EK_OK);
+    assert_string_equal(line, "abcd");
+    assert_true(looks > 0);
+    assert_ended(&child);
+}
+
 static void test_it_ends_well(void **state)
 {
     (void)state;
@@ -147,9 +163,10 @@ static void test_program_path(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines_and_end), cmocka_unit_test(test_patience),
-        cmocka_unit_test(test_it_ends_well),  cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_log_and_temp),  cmocka_unit_test(test_program_path),
+        cmocka_unit_test(test_lines_and_end),    cmocka_unit_test(test_patience),
+        cmocka_unit_test(test_a_line_in_pieces), cmocka_unit_test(test_it_ends_well),
+        cmocka_unit_test(test_failures),         cmocka_unit_test(test_log_and_temp),
+        cmocka_unit_test(test_program_path),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
