@@ -22,6 +22,7 @@ CORPUS = re.compile(r"\[  PASSED  \] (\d+) corpus file\(s\)")
 EVERYDAY = re.compile(r"^\[       OK \]| level=(info|debug) | \.\.\. ok$")
 OUTPUT_LINES_SHOWN = 80
 OUTPUT_COLUMNS_SHOWN = 300
+SLOWEST_SHOWN = 12
 
 
 class Counts:
@@ -84,10 +85,20 @@ def telling_lines(record):
     return [line for line in output if line.strip() and not EVERYDAY.search(line)]
 
 
+def short_name(record):
+    return record["name"].split(":")[-1].split(" / ")[-1]
+
+
+def slowest(records):
+    """Where the time went, for whoever wants the run to be shorter."""
+    longest = sorted(records, key=lambda record: -record.get("duration", 0))[:SLOWEST_SHOWN]
+    return "slowest: " + ", ".join(f"{short_name(r)} {r.get('duration', 0):.0f} s" for r in longest)
+
+
 def report(records):
     total = Counts()
     for record in records:
-        name = record["name"].split(":")[-1].split(" / ")[-1]
+        name = short_name(record)
         counts, problem = count_executable(record)
         total.add(counts)
         if problem:
@@ -129,6 +140,8 @@ def main():
     if log.exists():
         records = [json.loads(line) for line in log.read_text().splitlines() if line.strip()]
     total = report(records)
+    if records:
+        print(slowest(records))
     if total.passed + total.failed == 0:
         print("no test ran")
         total.failed += 1

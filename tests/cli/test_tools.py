@@ -93,6 +93,7 @@ class Counting(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn("FAILED a/bad: 2 case(s) failed", done.stdout)
             self.assertIn("FAILED b/crash", done.stdout)
+            self.assertRegex(done.stdout, r"slowest: [ab]/\w+ \d+ s, [ab]/\w+ \d+ s, [ab]/\w+ \d+ s\n")
             done = subprocess.run([*command, "--suite", "b"], capture_output=True, text=True, check=False)
             self.assertEqual(done.stdout.splitlines()[-1], "0 passed, 1 failed, 0 skipped")
             done = subprocess.run([*command, "--suite", "none"], capture_output=True, text=True, check=False)
