@@ -37,10 +37,10 @@ enum { N_WAYS = 4, N_SIZES = 4, N_MPI = 2, TURNS = 15, OVERLAP_TOKENS = 256, OVE
 #define JOIN_US 15000000
 
 static const ek_bench_way ways[N_WAYS] = {
-    {"tcp", EK_CLUSTER_FABRIC_TCP, NULL},
-    {"tls", EK_CLUSTER_FABRIC_TLS, NULL},
-    {"ucx-tcp", EK_CLUSTER_FABRIC_UCX, "tcp,self"},
-    {"ucx-shm", EK_CLUSTER_FABRIC_UCX, "sm,self"},
+    {"tcp", EK_LINK_FABRIC_TCP, NULL},
+    {"tls", EK_LINK_FABRIC_TLS, NULL},
+    {"ucx-tcp", EK_LINK_FABRIC_UCX, "tcp,self"},
+    {"ucx-shm", EK_LINK_FABRIC_UCX, "sm,self"},
 };
 static const char *const mpi_name[N_MPI] = {"mpi-tcp", "mpi-shm"};
 static const char *const mpi_transports[N_MPI] = {"self,tcp", "self,vader"};

@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cluster/expert_set.h"
 #include "cluster_parts.h"
+#include "link/expert_set.h"
 #include "link/fabric.h"
 #include "link/fabric_tcp.h"
 #include "link/fabric_ucx.h"
@@ -46,7 +46,7 @@ static ek_status greet(echo *e)
     uint8_t body[EK_WIRE_ADDRESS_MAX];
     ek_wire_header header;
     int64_t until_us = ek_sys_now_us() + PATIENCE_US;
-    const size_t set_bytes = ek_cluster_set_bytes(1, EK_BENCH_EXPERTS);
+    const size_t set_bytes = ek_link_set_bytes(1, EK_BENCH_EXPERTS);
     ek_wire_welcome welcome = {
         .n_threads = 1,
         .plain_port = e->plain ? e->tcp->ops->port(e->plain) : 0,
@@ -62,7 +62,7 @@ static ek_status greet(echo *e)
     ek_expert_set set = {1, EK_BENCH_EXPERTS, (uint64_t *)(void *)(body + sizeof welcome)};
     memset(set.bits, 0, set_bytes);
     for (int32_t i = 0; i < EK_BENCH_EXPERTS; i++)
-        ek_cluster_set_add(&set, 0, i);
+        ek_link_set_add(&set, 0, i);
     header = ek_link_wire_header(EK_WIRE_WELCOME, EPOCH);
     header.body_bytes = (uint32_t)(sizeof welcome + set_bytes);
     return ek_link_send(e->control, &header, (ek_span){body, header.body_bytes}, until_us);
@@ -153,11 +153,11 @@ static ek_status open_echo(echo *e, const char *certs, uint16_t *out_port, ek_er
     const char *any = "127.0.0.1:0";
     ek_status status = ek_link_fabric_tls(certs, &e->tls, err);
     if (status == EK_OK) status = e->tls->ops->listen(e->tls, any, &e->listener, err);
-    if (status == EK_OK && e->way->fabric == EK_CLUSTER_FABRIC_TCP) {
+    if (status == EK_OK && e->way->fabric == EK_LINK_FABRIC_TCP) {
         status = ek_link_fabric_tcp(&e->tcp, err);
         if (status == EK_OK) status = e->tcp->ops->listen(e->tcp, any, &e->plain, err);
     }
-    if (status == EK_OK && e->way->fabric == EK_CLUSTER_FABRIC_UCX) {
+    if (status == EK_OK && e->way->fabric == EK_LINK_FABRIC_UCX) {
         setenv("UCX_TLS", e->way->ucx_transports, 1);
         status = ek_link_fabric_ucx(&e->ucx, err);
     }

@@ -10,7 +10,7 @@
 
 #include "base/attr.h"
 #include "base/err.h"
-#include "cluster/params.h"
+#include "link/params.h"
 #include "link/wire.h"
 
 enum {

@@ -25,7 +25,8 @@ ARROWS = {
     "engine": ("expert", "model", "quant", "kernels", "route", "place", "sched", "keel", "trace", "sys",
                "telemetry"),
     "link": ("sys",),
-    "cluster": ("link", "expert", "store", "place", "model", "quant", "kernels", "sys", "telemetry"),
+    "worker": ("link", "expert", "store", "model", "kernels", "sys", "telemetry"),
+    "cluster": ("link", "expert", "place", "model", "sys", "telemetry"),
     "http": ("sys", "telemetry"),
     "gateway": ("http", "engine", "route", "place", "trace", "sys", "telemetry"),
     "sim": ("route", "place", "sched", "keel", "trace", "telemetry"),
@@ -33,7 +34,7 @@ ARROWS = {
     "lab": (),
     "config": ("sys",),
     "cli": ("sys", "quant", "kernels", "model", "route", "place", "sched", "keel", "telemetry", "trace", "expert",
-            "engine", "store", "link", "cluster", "http", "gateway", "sim", "tune", "lab", "config"),
+            "engine", "store", "link", "worker", "cluster", "http", "gateway", "sim", "tune", "lab", "config"),
 }
 
 # Rooms that other rooms know through few headers only: (room, who includes) -> headers. Rooms not named are open.
@@ -67,7 +68,8 @@ HEADERS = {
     "link": {"arpa/inet.h", "dlfcn.h", "fcntl.h", "netdb.h", "netinet/in.h", "netinet/tcp.h", "openssl/err.h",
              "openssl/evp.h", "openssl/pem.h", "openssl/rand.h", "openssl/ssl.h", "openssl/x509v3.h", "poll.h",
              "stdio.h", "stdlib.h", "sys/socket.h", "sys/stat.h", "sys/uio.h", "ucp/api/ucp.h", "unistd.h"},
-    "cluster": {"openssl/crypto.h", "openssl/evp.h", "openssl/rand.h", "stdio.h"},
+    "worker": {"openssl/crypto.h", "openssl/rand.h", "stdio.h"},
+    "cluster": {"stdio.h"},
     "store": {"curl/curl.h", "jansson.h", "stdio.h", "stdlib.h"},  # snprintf, qsort
     "http": {"*"},
     "gateway": {"jansson.h", "stdio.h", "stdlib.h"},

@@ -62,7 +62,7 @@ static void add_overlap(const ek_front_counts *counts, ek_buf *json)
 }
 
 /* "acquired": {..., "move": {...}} */
-static void add_moves(const ek_worker_moves_report *m, ek_buf *json)
+static void add_moves(const ek_member_moves_report *m, ek_buf *json)
 {
     ek_http_buf_addf(json, ",\"acquired\":{\"experts\":%lld", (long long)m->n_experts);
     ek_http_json_add_int(json, "bytes", m->used_bytes);
@@ -84,11 +84,11 @@ static void add_moves(const ek_worker_moves_report *m, ek_buf *json)
 
 static void add_worker(ek_front *front, int32_t i, ek_buf *json)
 {
-    ek_worker_report w;
+    ek_member_report w;
     ek_cluster_front_report(front, i, &w);
     ek_http_buf_addf(json, "%s{\"device\":%d", i ? "," : "", (int)i);
     ek_http_json_add_string(json, "address", w.address);
-    ek_http_json_add_string(json, "state", ek_cluster_worker_state_name(w.state));
+    ek_http_json_add_string(json, "state", ek_cluster_member_state_name(w.state));
     ek_http_json_add_string(json, "why", w.why);
     ek_http_buf_addf(json, ",\"drained\":%s", w.drained ? "true" : "false");
     ek_http_json_add_string(json, "fabric", w.fabric);

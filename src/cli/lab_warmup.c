@@ -89,7 +89,7 @@ static void choose_pace(ek_cli_lab *lab)
 {
     const ek_model_params *m = &lab->file->model->params;
     const double tokens = (double)(lab->n_prompt + lab->n_new - 1);
-    const double operations = 6.0 * m->d_model * m->expert_ff; /* as cluster/resident.c counts */
+    const double operations = 6.0 * m->d_model * m->expert_ff; /* as worker/resident.c counts */
     const double busiest = lab->hottest_promotion / (double)lab->n_workers;
     lab->gops =
         lab->rate / EK_CLI_LAB_LOAD * tokens * m->top_k * m->n_layers * busiest * operations * 1e-9;

@@ -10,7 +10,7 @@
 #include "cli/args.h"
 #include "cli/exit.h"
 #include "cli/store.h"
-#include "cluster/identity.h"
+#include "expert/identity.h"
 #include "store/build.h"
 #include "store/check.h"
 #include "sys/clock.h"
@@ -95,9 +95,9 @@ static ek_status make(job *j, const ek_store_model *model, ek_arena *perm, ek_st
     for (int32_t i = 0; i < m->n_shards; i++)
         memcpy(m->shards[i].sha256, hex[i], sizeof hex[i]);
     uint8_t identity[EK_IDENTITY_BYTES];
-    status = ek_cluster_identity(model->model->gguf, identity);
-    if (status != EK_OK) return ek_err_set(err, status, "OpenSSL has no SHA-256");
-    ek_cluster_identity_print(identity, m->identity);
+    status = ek_expert_identity(model->model->gguf, identity);
+    if (status != EK_OK) return ek_err_set(err, status, "no memory to hash");
+    ek_expert_identity_print(identity, m->identity);
     return ek_store_manifest_print(m, out_text, err);
 }
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cluster/expert_set.h"
+#include "link/expert_set.h"
 
 static const char *from_environment(const char *name, const char *otherwise)
 {
@@ -60,10 +60,10 @@ ek_status ek_cli_store_want(const ek_store_manifest *manifest, const char *exper
     ek_expert_set set = {
         .n_layers = manifest->n_layers,
         .n_experts = manifest->n_experts,
-        .bits = ek_sys_calloc(1, ek_cluster_set_bytes(manifest->n_layers, manifest->n_experts)),
+        .bits = ek_sys_calloc(1, ek_link_set_bytes(manifest->n_layers, manifest->n_experts)),
     };
     if (!set.bits) return ek_err_set(err, EK_ENOMEM, "no memory for a set of experts");
-    ek_status status = ek_cluster_set_parse(experts, &set, err);
+    ek_status status = ek_link_set_parse(experts, &set, err);
     if (status != EK_OK) {
         ek_sys_free(set.bits);
         return status;

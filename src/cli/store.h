@@ -31,7 +31,7 @@ void ek_cli_manifest_close(ek_cli_manifest *manifest);
 
 /**
  * What --experts and --dense mean; neither: everything.
- * @param experts    as cluster/expert_set.h reads it; NULL: none named
+ * @param experts    as link/expert_set.h reads it; NULL: none named
  * @param out_bits   owned by the caller, ek_sys_free; NULL: no experts named
  * @return EK_OK; EK_EINVAL; EK_ENOMEM
  */

@@ -13,8 +13,8 @@
 #include "cli/settings.h"
 #include "cli/store.h"
 #include "cli/worker_health.h"
-#include "cluster/identity.h"
-#include "cluster/worker.h"
+#include "cluster/params.h"
+#include "expert/identity.h"
 #include "link/certs.h"
 #include "place/place.h"
 #include "store/check.h"
@@ -23,6 +23,7 @@
 #include "sys/mem.h"
 #include "sys/signal.h"
 #include "sys/thread.h"
+#include "worker/worker.h"
 
 #define TICK_US          1000000
 #define MANIFEST_STALL_S 30
@@ -108,7 +109,7 @@ static ek_status take_placement(const ek_worker_params *params, ek_expert_set *s
                 return ek_err_set(err, EK_EINVAL,
                                   "%s: layer %d has expert %d, but the model has %d",
                                   params->placement, (int)l, (int)e, (int)set->n_experts);
-            if (e >= 0) ek_cluster_set_add(set, l, e);
+            if (e >= 0) ek_link_set_add(set, l, e);
         }
     }
     return EK_OK;
@@ -121,7 +122,7 @@ static ek_status choose_experts(post *p, ek_err *err)
     p->set = (ek_expert_set){
         .n_layers = model->n_layers,
         .n_experts = model->n_experts,
-        .bits = ek_sys_calloc(1, ek_cluster_set_bytes(model->n_layers, model->n_experts)),
+        .bits = ek_sys_calloc(1, ek_link_set_bytes(model->n_layers, model->n_experts)),
     };
     if (!p->set.bits) return ek_err_set(err, EK_ENOMEM, "no memory for a set of experts");
     if (params->placement && params->experts)
@@ -129,7 +130,7 @@ static ek_status choose_experts(post *p, ek_err *err)
                           "worker.experts and worker.placement both say which experts; leave one "
                           "of them out");
     if (!params->placement)
-        return ek_cluster_set_parse(params->experts ? params->experts : "all", &p->set, err);
+        return ek_link_set_parse(params->experts ? params->experts : "all", &p->set, err);
     ek_sys_region region;
     ek_status status = ek_sys_region_open(PLACEMENT_BYTES, 0, &region);
     if (status != EK_OK) return ek_err_set(err, status, "no memory for the placement");
@@ -157,7 +158,7 @@ static ek_status check_experts(post *p, int32_t n_threads, ek_err *err)
         status = ek_err_set(err, EK_ENOMEM, "cannot start threads");
     if (status == EK_OK) status = ek_store_check(&checking, &n, &bytes, err);
     ek_sys_pool_destroy(checking.pool);
-    p->has_identity = ek_cluster_identity_scan(m->identity, p->identity);
+    p->has_identity = ek_expert_identity_scan(m->identity, p->identity);
     if (status == EK_OK)
         ek_log(EK_LOG_INFO, "cli", "experts_checked",
                "manifest=%s shards=%" PRId32 " bytes=%" PRId64 " ms=%" PRId64, m->body_sha256, n,
@@ -187,14 +188,14 @@ static void announce(const post *p)
     double seconds = (double)r->load_us * 1e-6;
     printf("evenkeel %s worker on %s: %" PRId64 " of %" PRId64 " experts, %.1f MiB in %.2f s, %s "
            "kernels, %" PRId32 " threads\n",
-           EK_VERSION, ek_cluster_worker_address(p->worker), ek_cluster_set_count(&p->set),
+           EK_VERSION, ek_worker_address(p->worker), ek_link_set_count(&p->set),
            (int64_t)p->set.n_layers * p->set.n_experts, mib, seconds, r->kernels.name,
            ek_sys_pool_threads(r->pool));
     fflush(stdout);
     ek_log(EK_LOG_INFO, "cli", "worker_ready",
            "addr=%s plain_port=%u health=%s experts=%" PRId64 " bytes=%" PRId64 " load_ms=%" PRId64,
-           ek_cluster_worker_address(p->worker), (unsigned)ek_cluster_worker_plain_port(p->worker),
-           p->health ? ek_cli_health_address(p->health) : "none", ek_cluster_set_count(&p->set),
+           ek_worker_address(p->worker), (unsigned)ek_worker_plain_port(p->worker),
+           p->health ? ek_cli_health_address(p->health) : "none", ek_link_set_count(&p->set),
            r->expert_bytes, r->load_us / 1000);
 }
 
@@ -217,8 +218,7 @@ static int wait_and_drain(post *p)
     int number = 0;
     while (number == 0) {
         number = ek_sys_signal_wait(TICK_US);
-        if (number == 0 && ek_cluster_worker_healthy(p->worker, watchdog_us))
-            ek_sys_notify("WATCHDOG=1");
+        if (number == 0 && ek_worker_healthy(p->worker, watchdog_us)) ek_sys_notify("WATCHDOG=1");
         if (number == SIGHUP || number == SIGUSR1) {
             ek_sys_log_reopen();
             number = 0;
@@ -226,8 +226,8 @@ static int wait_and_drain(post *p)
     }
     ek_sys_notify("STOPPING=1\nSTATUS=draining");
     ek_log(EK_LOG_INFO, "cli", "draining", "signal=%d fronts=%" PRId32, number,
-           ek_cluster_worker_fronts(p->worker));
-    ek_status status = ek_cluster_worker_drain(p->worker, p->loaded.config.worker.drain_timeout_us);
+           ek_worker_fronts(p->worker));
+    ek_status status = ek_worker_drain(p->worker, p->loaded.config.worker.drain_timeout_us);
     ek_log(EK_LOG_INFO, "cli", "drained", "complete=%s", status == EK_OK ? "true" : "false");
     return status == EK_OK ? EK_EXIT_OK : EK_EXIT_TERMINATED;
 }
@@ -271,9 +271,9 @@ static ek_status start(post *p, ek_err *err)
         .access = ek_cli_store_access(SOURCE_STALL_S),
     };
     ek_sys_notify("STATUS=loading experts");
-    status = ek_cluster_resident_open(&setup, &p->resident, err);
+    status = ek_worker_resident_open(&setup, &p->resident, err);
     if (status != EK_OK) return status;
-    return ek_cluster_worker_create(&config->worker, &p->resident, &p->worker, err);
+    return ek_worker_create(&config->worker, &p->resident, &p->worker, err);
 }
 
 static int work(post *p)
@@ -301,8 +301,8 @@ static int work(post *p)
         code = wait_and_drain(p);
     }
     ek_cli_health_close(p->health); /* first: it looks at the others */
-    ek_cluster_worker_destroy(p->worker);
-    ek_cluster_resident_close(&p->resident);
+    ek_worker_destroy(p->worker);
+    ek_worker_resident_close(&p->resident);
     ek_sys_free(p->set.bits);
     ek_cli_manifest_close(&p->manifest);
     ek_expert_model_close(p->file);

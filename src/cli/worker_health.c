@@ -53,13 +53,13 @@ static void reply_health(health_call *call, const char *trouble)
 
 static bool is_stuck(const ek_cli_health_post *post)
 {
-    return post && !ek_cluster_worker_healthy(post->worker, post->watchdog_us);
+    return post && !ek_worker_healthy(post->worker, post->watchdog_us);
 }
 
 static bool is_draining(const ek_cli_health_post *post)
 {
     ek_worker_figures figures;
-    ek_cluster_worker_figures(post->worker, &figures);
+    ek_worker_figures_read(post->worker, &figures);
     return figures.draining;
 }
 
@@ -117,13 +117,13 @@ static void render(ek_prom *prom, const ek_cli_health_post *post)
 {
     ek_worker_figures f = {0};
     const ek_resident *r = post ? post->resident : NULL;
-    if (post) ek_cluster_worker_figures(post->worker, &f);
+    if (post) ek_worker_figures_read(post->worker, &f);
     add(prom, "evenkeel_worker_ready", "gauge",
         "1 while fronts are served; 0 while experts are loaded, and while it drains.",
         post && !f.draining);
     add(prom, "evenkeel_worker_experts", "gauge",
         "Experts in memory; one of each layer counts for itself.",
-        r ? (double)ek_cluster_set_count(&r->setup.set) : 0);
+        r ? (double)ek_link_set_count(&r->setup.set) : 0);
     add(prom, "evenkeel_worker_weight_bytes", "gauge", "Bytes of their weights.",
         r ? (double)r->expert_bytes : 0);
     add(prom, "evenkeel_worker_load_seconds", "gauge", "Time that loading them took.",

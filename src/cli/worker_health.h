@@ -14,8 +14,8 @@
 
 #include "base/attr.h"
 #include "base/err.h"
-#include "cluster/resident.h"
-#include "cluster/worker.h"
+#include "worker/resident.h"
+#include "worker/worker.h"
 
 typedef struct ek_cli_health ek_cli_health;
 

@@ -36,7 +36,7 @@ bool ek_cluster_peer_is_usable(const ek_dispatch_peer *peer)
 
 bool ek_cluster_peer_has(const ek_dispatch_peer *peer, int32_t layer, int32_t expert)
 {
-    return ek_cluster_set_has(&peer->member->current->set, layer, expert);
+    return ek_link_set_has(&peer->member->current->set, layer, expert);
 }
 
 /* ---- sessions ---- */
@@ -93,7 +93,7 @@ static bool is_safe(const ek_cluster_dispatcher *self, const ek_dispatch_peer *p
     const ek_expert_set *now = &peer->member->current->set;
     for (int32_t l = 0; l < now->n_layers; l++)
         for (int32_t e = 0; e < now->n_experts; e++)
-            if (ek_cluster_set_has(now, l, e) && !ek_cluster_set_has(then, l, e) &&
+            if (ek_link_set_has(now, l, e) && !ek_link_set_has(then, l, e) &&
                 !is_elsewhere(self, peer, l, e))
                 return false;
     return true;
@@ -105,9 +105,9 @@ static void apply(ek_dispatch_peer *peer, const ek_member_change *change, const 
     int64_t now_us = ek_sys_now_us();
     for (int32_t l = 0; l < now->n_layers; l++)
         for (int32_t e = 0; e < now->n_experts; e++)
-            if (!ek_cluster_set_has(now, l, e) && ek_cluster_set_has(then, l, e))
+            if (!ek_link_set_has(now, l, e) && ek_link_set_has(then, l, e))
                 peer->since_us[(int64_t)l * now->n_experts + e] = now_us;
-    memcpy(now->bits, then->bits, ek_cluster_set_bytes(now->n_layers, now->n_experts));
+    memcpy(now->bits, then->bits, ek_link_set_bytes(now->n_layers, now->n_experts));
     peer->has_changed = true;
     /* Pairs with the member's thread, which tells the worker that nothing else is sent now. */
     atomic_store_explicit(&peer->member->moves.heeded,

@@ -57,8 +57,8 @@ static ek_status read_workers(ek_front *front, ek_err *err)
         m->offered = (ek_expert_set){
             .n_layers = front->shape.n_layers,
             .n_experts = front->shape.n_experts,
-            .bits = ek_sys_calloc(
-                1, ek_cluster_set_bytes(front->shape.n_layers, front->shape.n_experts)),
+            .bits =
+                ek_sys_calloc(1, ek_link_set_bytes(front->shape.n_layers, front->shape.n_experts)),
         };
         if (!m->offered.bits || ek_cluster_member_moves_open(m) != EK_OK)
             return ek_err_set(err, EK_ENOMEM, "no memory for workers");
@@ -161,10 +161,10 @@ static ek_status open_all(ek_front *front, const ek_model *model, ek_metrics *me
     status = read_workers(front, err);
     if (status == EK_OK) status = ek_link_fabric_tls(front->params.certs, &front->tls, err);
     if (status == EK_OK) status = ek_link_fabric_tcp(&front->tcp, err);
-    if (status == EK_OK && front->params.fabric == EK_CLUSTER_FABRIC_UCX)
+    if (status == EK_OK && front->params.fabric == EK_LINK_FABRIC_UCX)
         status = ek_link_fabric_ucx(&front->ucx, err);
-    if (status == EK_OK && ek_cluster_identity(model->gguf, front->identity) != EK_OK)
-        status = ek_err_set(err, EK_EINTERNAL, "OpenSSL has no SHA-256");
+    if (status == EK_OK && ek_expert_identity(model->gguf, front->identity) != EK_OK)
+        status = ek_err_set(err, EK_ENOMEM, "no memory to hash");
     if (status == EK_OK) status = open_metrics(front, metrics, err);
     front->source =
         (ek_expert_source){.ctx = front, .n_devices = front->n_members, .open = open_source};
@@ -239,7 +239,7 @@ static ek_status ready_locked(const ek_front *front, bool all, ek_err *err)
             bool found = false;
             for (int32_t i = 0; i < front->n_members && !found; i++)
                 found = is_joined(&front->members[i]) &&
-                        ek_cluster_set_has(&front->members[i].offered, l, e);
+                        ek_link_set_has(&front->members[i].offered, l, e);
             if (found) continue;
             if (absent)
                 return ek_err_set(err, EK_AGAIN,
@@ -292,7 +292,7 @@ void ek_cluster_front_slots(ek_front *front, int32_t n_slots, int32_t *out_slot_
             int32_t *slot = out_slot_expert + (int64_t)l * n_slots + (int64_t)i * each;
             int32_t n = 0;
             for (int32_t e = 0; e < front->shape.n_experts && n < each; e++)
-                if (ek_cluster_set_has(&front->members[i].offered, l, e)) slot[n++] = e;
+                if (ek_link_set_has(&front->members[i].offered, l, e)) slot[n++] = e;
             while (n < each)
                 slot[n++] = -1;
         }
@@ -307,19 +307,19 @@ const ek_expert_source *ek_cluster_front_source(ek_front *front)
 
 /* ---- reports ---- */
 
-const char *ek_cluster_worker_state_name(ek_worker_state state)
+const char *ek_cluster_member_state_name(ek_member_state state)
 {
     static const char *const names[] = {"absent", "serving", "draining", "late"};
     return names[state];
 }
 
-void ek_cluster_front_report(ek_front *front, int32_t worker, ek_worker_report *out_report)
+void ek_cluster_front_report(ek_front *front, int32_t worker, ek_member_report *out_report)
 {
     ek_member *m = &front->members[worker];
     int64_t now_us = ek_sys_now_us();
     int64_t heard_us = atomic_load_explicit(&m->heard_us, memory_order_relaxed);
     bool drained = atomic_load_explicit(&m->drained, memory_order_relaxed);
-    ek_worker_report r = {
+    ek_member_report r = {
         .drained = drained,
         .epoch = atomic_load_explicit(&m->epoch, memory_order_relaxed),
         .n_threads = atomic_load_explicit(&m->n_threads, memory_order_relaxed),
@@ -339,13 +339,13 @@ void ek_cluster_front_report(ek_front *front, int32_t worker, ek_worker_report *
         .link_bytes_per_s = atomic_load_explicit(&m->link_bytes_per_s, memory_order_relaxed),
     };
     if (!is_joined(m))
-        r.state = EK_WORKER_ABSENT;
+        r.state = EK_MEMBER_ABSENT;
     else if (atomic_load_explicit(&m->late, memory_order_relaxed))
-        r.state = EK_WORKER_LATE;
+        r.state = EK_MEMBER_LATE;
     else if (drained || atomic_load_explicit(&m->draining, memory_order_relaxed))
-        r.state = EK_WORKER_DRAINING;
+        r.state = EK_MEMBER_DRAINING;
     else
-        r.state = EK_WORKER_SERVING;
+        r.state = EK_MEMBER_SERVING;
     memcpy(r.address, m->address, sizeof r.address);
     ek_sys_mutex_lock(&front->lock);
     memcpy(r.why, m->why, sizeof r.why);

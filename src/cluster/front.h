@@ -56,15 +56,15 @@ const ek_expert_source *ek_cluster_front_source(ek_front *front);
 
 /* ---- looking at it, and changing it; any thread ---- */
 
-typedef enum ek_worker_state {
-    EK_WORKER_ABSENT, /* not joined; `why` says what stands against it */
-    EK_WORKER_SERVING,
-    EK_WORKER_DRAINING, /* gets what nobody else can do */
-    EK_WORKER_LATE,     /* has not answered in time; gets nothing until it has */
-} ek_worker_state;
+typedef enum ek_member_state {
+    EK_MEMBER_ABSENT, /* not joined; `why` says what stands against it */
+    EK_MEMBER_SERVING,
+    EK_MEMBER_DRAINING, /* gets what nobody else can do */
+    EK_MEMBER_LATE,     /* has not answered in time; gets nothing until it has */
+} ek_member_state;
 
 /** What a worker acquired beyond what it was started with, and the order under way. */
-typedef struct ek_worker_moves_report {
+typedef struct ek_member_moves_report {
     bool is_able;      /* it has room for some */
     int64_t n_experts; /* acquired */
     int64_t room_bytes, used_bytes;
@@ -73,14 +73,14 @@ typedef struct ek_worker_moves_report {
     int32_t n_wanted, n_done; /* experts of the order */
     int64_t bytes, bytes_all;
     char why[EK_CLUSTER_WHY_MAX]; /* why the last one failed; empty: it did not */
-} ek_worker_moves_report;
+} ek_member_moves_report;
 
-typedef struct ek_worker_report {
+typedef struct ek_member_report {
     char address[EK_CLUSTER_ADDRESS_MAX];
     char why[EK_CLUSTER_WHY_MAX]; /* why it is not serving; else empty */
     char fabric[8];               /* of its data link */
-    ek_worker_moves_report moves;
-    ek_worker_state state;
+    ek_member_moves_report moves;
+    ek_member_state state;
     bool drained; /* by ek_cluster_front_drain */
     uint32_t epoch;
     int32_t n_threads;
@@ -97,7 +97,7 @@ typedef struct ek_worker_report {
     uint64_t n_joined;              /* times */
     int64_t link_latency_us;        /* of the data link's self-test when it joined; -1: not known */
     int64_t link_bytes_per_s;       /* of the same; -1: not known */
-} ek_worker_report;
+} ek_member_report;
 
 /** What has happened to layers and their rows, since start. */
 typedef struct ek_front_counts {
@@ -111,7 +111,7 @@ typedef struct ek_front_counts {
     uint64_t hidden_us;         /* of that, while the front computed something else */
 } ek_front_counts;
 
-void ek_cluster_front_report(ek_front *front, int32_t worker, ek_worker_report *out_report);
+void ek_cluster_front_report(ek_front *front, int32_t worker, ek_member_report *out_report);
 
 /** What rebalancing is about (cluster/rebalance.h). */
 typedef struct ek_rebalance_report {
@@ -127,7 +127,7 @@ typedef struct ek_rebalance_report {
 bool ek_cluster_front_rebalance(ek_front *front, ek_rebalance_report *out_report);
 void ek_cluster_front_counts(ek_front *front, ek_front_counts *out_counts);
 
-const char *ek_cluster_worker_state_name(ek_worker_state state);
+const char *ek_cluster_member_state_name(ek_member_state state);
 
 /**
  * Send a worker no more than what nobody else can do, or as much as others again.
@@ -140,7 +140,7 @@ EK_MUST ek_status ek_cluster_front_drain(ek_front *front, const char *address, b
 /**
  * Have a worker acquire experts, or release what it acquired; begins now, and goes on until it is
  * so or something else is wanted. From then on this front decides what the worker has.
- * @param experts as cluster/expert_set.h reads them
+ * @param experts as link/expert_set.h reads them
  * @return EK_OK; EK_ENOTFOUND no such worker; EK_EINVAL experts, or one that it was started with;
  *         EK_EUNSUPPORTED it acquires none, or is not there; EK_EFULL it has no room for so many;
  *         EK_ENOMEM

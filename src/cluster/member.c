@@ -34,7 +34,7 @@ void ek_cluster_session_free(ek_session *session)
 
 static ek_session *session_new(const ek_front *front)
 {
-    size_t set_bytes = ek_cluster_set_bytes(front->shape.n_layers, front->shape.n_experts);
+    size_t set_bytes = ek_link_set_bytes(front->shape.n_layers, front->shape.n_experts);
     ek_session *session = ek_sys_calloc(1, sizeof *session);
     if (!session) return NULL;
     session->set = (ek_expert_set){
@@ -95,13 +95,13 @@ static ek_status read_welcome(const ek_wire_header *header, const uint8_t *body,
 {
     ek_wire_welcome welcome;
     const ek_expert_set *set = &session->set;
-    size_t set_bytes = ek_cluster_set_bytes(set->n_layers, set->n_experts);
+    size_t set_bytes = ek_link_set_bytes(set->n_layers, set->n_experts);
     if (header->body_bytes != sizeof welcome + set_bytes)
         return ek_err_set(err, EK_EFORMAT, "its welcome has %u bytes instead of %zu",
                           (unsigned)header->body_bytes, sizeof welcome + set_bytes);
     memcpy(&welcome, body, sizeof welcome);
     memcpy(set->bits, body + sizeof welcome, set_bytes);
-    if (!ek_cluster_set_is_valid(set) || welcome.n_threads < 1 || welcome.weight_bytes > INT64_MAX)
+    if (!ek_link_set_is_valid(set) || welcome.n_threads < 1 || welcome.weight_bytes > INT64_MAX)
         return ek_err_set(err, EK_EFORMAT, "its welcome names experts that the model has not");
     memcpy(out_token, welcome.token, EK_WIRE_TOKEN_BYTES);
     session->epoch = header->epoch;
@@ -119,20 +119,20 @@ static ek_status choose_fabric(const ek_member *member, const ek_session *sessio
 {
     const ek_front *front = member->front;
     ek_link_fabric_choice choice = front->params.fabric;
-    if (choice == EK_CLUSTER_FABRIC_AUTO)
-        choice = session->plain_port && ek_link_net_is_loopback(host) ? EK_CLUSTER_FABRIC_TCP
-                                                                      : EK_CLUSTER_FABRIC_TLS;
-    if (choice == EK_CLUSTER_FABRIC_TCP && session->plain_port == 0)
+    if (choice == EK_LINK_FABRIC_AUTO)
+        choice = session->plain_port && ek_link_net_is_loopback(host) ? EK_LINK_FABRIC_TCP
+                                                                      : EK_LINK_FABRIC_TLS;
+    if (choice == EK_LINK_FABRIC_TCP && session->plain_port == 0)
         return ek_err_set(err, EK_EUNSUPPORTED,
                           "it takes no bare data links; set worker.fabric to tcp there, or "
                           "cluster.fabric to tls here");
-    if (choice == EK_CLUSTER_FABRIC_UCX && !(session->fabrics & EK_WIRE_FABRIC_UCX))
+    if (choice == EK_LINK_FABRIC_UCX && !(session->fabrics & EK_WIRE_FABRIC_UCX))
         return ek_err_set(err, EK_EUNSUPPORTED,
                           "it takes no data links over UCX; set worker.fabric to ucx there, or "
                           "cluster.fabric to tls here");
-    *out_fabric = choice == EK_CLUSTER_FABRIC_UCX   ? front->ucx
-                  : choice == EK_CLUSTER_FABRIC_TCP ? front->tcp
-                                                    : front->tls;
+    *out_fabric = choice == EK_LINK_FABRIC_UCX   ? front->ucx
+                  : choice == EK_LINK_FABRIC_TCP ? front->tcp
+                                                 : front->tls;
     return EK_OK;
 }
 
@@ -230,8 +230,8 @@ static ek_status join(ek_member *member, ek_link **out_control, ek_session **out
                       ek_err *err)
 {
     ek_front *front = member->front;
-    size_t room = sizeof(ek_wire_welcome) +
-                  ek_cluster_set_bytes(front->shape.n_layers, front->shape.n_experts);
+    size_t room =
+        sizeof(ek_wire_welcome) + ek_link_set_bytes(front->shape.n_layers, front->shape.n_experts);
     size_t moves_room = ek_cluster_member_moves_room(front);
     if (room < moves_room) room = moves_room;
     ek_link *control = NULL;
@@ -334,7 +334,7 @@ static void tell_link(ek_member *member, const ek_session *session)
            "worker=%s epoch=%u fabric=%s experts=%lld weight_mib=%lld threads=%d latency_us=%lld "
            "bandwidth_mb_s=%.1f",
            member->address, (unsigned)session->epoch, session->fabric,
-           (long long)ek_cluster_set_count(&session->set), (long long)(session->weight_bytes >> 20),
+           (long long)ek_link_set_count(&session->set), (long long)(session->weight_bytes >> 20),
            (int)session->n_threads, (long long)q->latency_us,
            q->bytes_per_s < 0 ? -1 : 1e-6 * (double)q->bytes_per_s);
 }
@@ -345,11 +345,11 @@ static void publish(ek_member *member, ek_session *session)
     ek_sys_mutex_lock(&member->front->lock);
     member->why[0] = '\0';
     member->fabric = session->fabric;
-    memcpy(member->offered.bits, set->bits, ek_cluster_set_bytes(set->n_layers, set->n_experts));
+    memcpy(member->offered.bits, set->bits, ek_link_set_bytes(set->n_layers, set->n_experts));
     ek_sys_mutex_unlock(&member->front->lock);
     atomic_store_explicit(&member->epoch, session->epoch, memory_order_relaxed);
     atomic_store_explicit(&member->n_threads, session->n_threads, memory_order_relaxed);
-    atomic_store_explicit(&member->n_experts, ek_cluster_set_count(set), memory_order_relaxed);
+    atomic_store_explicit(&member->n_experts, ek_link_set_count(set), memory_order_relaxed);
     atomic_store_explicit(&member->weight_bytes, session->weight_bytes, memory_order_relaxed);
     ek_cluster_member_moves_begin(member, session);
     session->began_us = ek_sys_now_us();

@@ -16,11 +16,11 @@
 
 #include "base/attr.h"
 #include "base/err.h"
-#include "cluster/expert_set.h"
 #include "cluster/front.h"
-#include "cluster/identity.h"
 #include "cluster/member_moves.h"
 #include "cluster/probe.h"
+#include "expert/identity.h"
+#include "link/expert_set.h"
 #include "link/fabric.h"
 #include "sys/thread.h"
 #include "telemetry/metrics.h"

@@ -19,14 +19,14 @@ static ek_status set_new(const ek_front *front, ek_expert_set *out_set)
     *out_set = (ek_expert_set){
         .n_layers = n_layers,
         .n_experts = n_experts,
-        .bits = ek_sys_calloc(1, ek_cluster_set_bytes(n_layers, n_experts)),
+        .bits = ek_sys_calloc(1, ek_link_set_bytes(n_layers, n_experts)),
     };
     return out_set->bits ? EK_OK : EK_ENOMEM;
 }
 
 static size_t set_bytes(const ek_front *front)
 {
-    return ek_cluster_set_bytes(front->shape.n_layers, front->shape.n_experts);
+    return ek_link_set_bytes(front->shape.n_layers, front->shape.n_experts);
 }
 
 ek_status ek_cluster_member_moves_open(ek_member *member)
@@ -69,7 +69,7 @@ static ek_status read_have(const ek_front *front, const ek_wire_header *header, 
     memcpy(out_have, body, sizeof *out_have);
     memcpy(offered->bits, body + sizeof *out_have, bytes);
     memcpy(acquired->bits, body + sizeof *out_have + bytes, bytes);
-    if (!ek_cluster_set_is_valid(offered) || !ek_cluster_set_is_valid(acquired) ||
+    if (!ek_link_set_is_valid(offered) || !ek_link_set_is_valid(acquired) ||
         out_have->room_bytes > INT64_MAX || out_have->used_bytes > INT64_MAX)
         return ek_err_set(err, EK_EFORMAT, "it says that it has experts that the model has not");
     return EK_OK;
@@ -178,7 +178,7 @@ static ek_status take_have(ek_member *member, const ek_session *session,
         take_have_locked(member, &have, &acquired);
         memcpy(member->offered.bits, offered.bits, set_bytes(member->front));
         ek_sys_mutex_unlock(&member->front->lock);
-        atomic_store_explicit(&member->n_experts, ek_cluster_set_count(&offered),
+        atomic_store_explicit(&member->n_experts, ek_link_set_count(&offered),
                               memory_order_relaxed);
         status = hand_over(member, session, header->seq, offered.bits);
     }
@@ -261,8 +261,8 @@ static bool is_elsewhere_locked(const ek_member *member, int32_t layer, int32_t 
             atomic_load_explicit(&other->drained, memory_order_acquire) ||
             atomic_load_explicit(&other->draining, memory_order_acquire))
             continue;
-        if (ek_cluster_set_has(&other->offered, layer, expert) &&
-            !ek_cluster_set_has(&other->moves.releasing, layer, expert))
+        if (ek_link_set_has(&other->offered, layer, expert) &&
+            !ek_link_set_has(&other->moves.releasing, layer, expert))
             return true;
     }
     return false;
@@ -275,9 +275,9 @@ static int32_t list_locked(const ek_member *member, uint32_t verb, int32_t layer
     const ek_member_moves *m = &member->moves;
     int32_t n = 0;
     for (int32_t e = 0; e < member->front->shape.n_experts && n < EK_WIRE_ORDER_EXPERTS_MAX; e++) {
-        bool wanted = ek_cluster_set_has(&m->wanted, layer, e);
-        bool acquired = ek_cluster_set_has(&m->acquired, layer, e);
-        bool offered = ek_cluster_set_has(&member->offered, layer, e);
+        bool wanted = ek_link_set_has(&m->wanted, layer, e);
+        bool acquired = ek_link_set_has(&m->acquired, layer, e);
+        bool offered = ek_link_set_has(&member->offered, layer, e);
         bool is_for = verb == EK_WIRE_ACQUIRE
                           ? wanted && !offered
                           : acquired && !wanted && is_elsewhere_locked(member, layer, e);
@@ -306,8 +306,8 @@ static void list_peers_locked(const ek_member *member, ek_wire_order *order)
                         atomic_load_explicit(&other->joined, memory_order_acquire) &&
                         is_same_host(other->address, member->address) == !far;
             for (int32_t k = 0; k < order->n_experts && fits; k++)
-                fits = ek_cluster_set_has(&other->offered, order->layer, order->expert[k]) &&
-                       !ek_cluster_set_has(&other->moves.releasing, order->layer, order->expert[k]);
+                fits = ek_link_set_has(&other->offered, order->layer, order->expert[k]) &&
+                       !ek_link_set_has(&other->moves.releasing, order->layer, order->expert[k]);
             if (!fits) continue;
             snprintf(order->peer[order->n_peers++], EK_WIRE_PEER_BYTES, "%s", other->address);
         }
@@ -332,7 +332,7 @@ static bool next_order_locked(ek_member *member, int64_t now_us, ek_wire_order *
                 list_peers_locked(member, &order);
             else
                 for (int32_t i = 0; i < order.n_experts; i++)
-                    ek_cluster_set_add(&m->releasing, l, order.expert[i]);
+                    ek_link_set_add(&m->releasing, l, order.expert[i]);
             m->order = (ek_member_order){.id = ++m->next_id, .wire = order, .beg_us = now_us};
             *out_order = order;
             return true;

@@ -17,7 +17,7 @@
 
 #include "base/attr.h"
 #include "base/err.h"
-#include "cluster/expert_set.h"
+#include "link/expert_set.h"
 #include "link/fabric.h"
 #include "link/wire_moves.h"
 

@@ -39,8 +39,8 @@ void ek_cluster_moves_metrics(ek_front *front, ek_metrics *metrics)
 /* Of what it was started with. */
 static int32_t n_own_locked(const ek_member *member, int32_t layer)
 {
-    return ek_cluster_set_count_layer(&member->offered, layer) -
-           ek_cluster_set_count_layer(&member->moves.acquired, layer);
+    return ek_link_set_count_layer(&member->offered, layer) -
+           ek_link_set_count_layer(&member->moves.acquired, layer);
 }
 
 int32_t ek_cluster_moves_slots_locked(const ek_member *member, int32_t layer)
@@ -52,13 +52,13 @@ int32_t ek_cluster_moves_slots_locked(const ek_member *member, int32_t layer)
     return own + (room < rest ? (int32_t)room : rest);
 }
 
-void ek_cluster_moves_report_locked(const ek_member *member, ek_worker_moves_report *out_report)
+void ek_cluster_moves_report_locked(const ek_member *member, ek_member_moves_report *out_report)
 {
     const ek_member_moves *m = &member->moves;
     const ek_member_order *order = &m->order;
-    *out_report = (ek_worker_moves_report){
+    *out_report = (ek_member_moves_report){
         .is_able = m->is_able,
-        .n_experts = ek_cluster_set_count(&m->acquired),
+        .n_experts = ek_link_set_count(&m->acquired),
         .room_bytes = m->is_able ? m->room_bytes : 0,
         .used_bytes = m->used_bytes,
     };
@@ -79,17 +79,17 @@ static ek_status want_locked(ek_member *member, const ek_expert_set *set, bool r
 {
     ek_member_moves *m = &member->moves;
     const ek_front *front = member->front;
-    int64_t n = ek_cluster_set_count(&m->wanted);
+    int64_t n = ek_link_set_count(&m->wanted);
     for (int32_t l = 0; l < set->n_layers; l++) {
         for (int32_t e = 0; e < set->n_experts; e++) {
-            if (!ek_cluster_set_has(set, l, e)) continue;
-            bool acquired = ek_cluster_set_has(&m->acquired, l, e);
-            if (release && !acquired && ek_cluster_set_has(&member->offered, l, e))
+            if (!ek_link_set_has(set, l, e)) continue;
+            bool acquired = ek_link_set_has(&m->acquired, l, e);
+            if (release && !acquired && ek_link_set_has(&member->offered, l, e))
                 return ek_err_set(err, EK_EINVAL,
                                   "%s was started with expert %d of layer %d, and keeps it",
                                   member->address, (int)e, (int)l);
-            n += !release && !ek_cluster_set_has(&member->offered, l, e) &&
-                 !ek_cluster_set_has(&m->wanted, l, e);
+            n += !release && !ek_link_set_has(&member->offered, l, e) &&
+                 !ek_link_set_has(&m->wanted, l, e);
         }
     }
     if (!release && n * front->expert_bytes > m->room_bytes)
@@ -98,11 +98,11 @@ static ek_status want_locked(ek_member *member, const ek_expert_set *set, bool r
             member->address, (long long)(m->room_bytes / front->expert_bytes), (long long)n);
     for (int32_t l = 0; l < set->n_layers; l++)
         for (int32_t e = 0; e < set->n_experts; e++) {
-            if (!ek_cluster_set_has(set, l, e)) continue;
+            if (!ek_link_set_has(set, l, e)) continue;
             if (release)
-                ek_cluster_set_remove(&m->wanted, l, e);
-            else if (!ek_cluster_set_has(&member->offered, l, e))
-                ek_cluster_set_add(&m->wanted, l, e);
+                ek_link_set_remove(&m->wanted, l, e);
+            else if (!ek_link_set_has(&member->offered, l, e))
+                ek_link_set_add(&m->wanted, l, e);
         }
     m->is_ours = true;
     m->retry_us = 0;
@@ -115,11 +115,10 @@ static ek_status move(ek_front *front, ek_member *member, const char *experts, b
     ek_expert_set set = {
         .n_layers = front->shape.n_layers,
         .n_experts = front->shape.n_experts,
-        .bits =
-            ek_sys_calloc(1, ek_cluster_set_bytes(front->shape.n_layers, front->shape.n_experts)),
+        .bits = ek_sys_calloc(1, ek_link_set_bytes(front->shape.n_layers, front->shape.n_experts)),
     };
     if (!set.bits) return ek_err_set(err, EK_ENOMEM, "no memory for a set of experts");
-    ek_status status = ek_cluster_set_parse(experts, &set, err);
+    ek_status status = ek_link_set_parse(experts, &set, err);
     if (status == EK_OK) {
         ek_sys_mutex_lock(&front->lock);
         if (member->moves.is_able)

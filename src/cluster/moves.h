@@ -17,6 +17,6 @@ void ek_cluster_moves_metrics(ek_front *front, ek_metrics *metrics);
 int32_t ek_cluster_moves_slots_locked(const ek_member *member, int32_t layer);
 
 /** Under front->lock. */
-void ek_cluster_moves_report_locked(const ek_member *member, ek_worker_moves_report *out_report);
+void ek_cluster_moves_report_locked(const ek_member *member, ek_member_moves_report *out_report);
 
 #endif

@@ -118,7 +118,7 @@ static int32_t count_slots(ek_front *front, int32_t *out_device_slots)
 
 static void take_set(const ek_front *front, ek_arena *perm, ek_expert_set *out_set)
 {
-    size_t words = ek_cluster_set_words(front->shape.n_experts);
+    size_t words = ek_link_set_words(front->shape.n_experts);
     *out_set = (ek_expert_set){
         .n_layers = front->shape.n_layers,
         .n_experts = front->shape.n_experts,
@@ -144,7 +144,7 @@ static ek_status open_controller(ek_rebalance *r, double seconds_per_row, ek_err
         .n_layers = front->shape.n_layers,
     };
     r->scratch_bytes = ek_place_controller_scratch_bytes(&setup, &p);
-    size_t set_bytes = ek_cluster_set_bytes(front->shape.n_layers, front->shape.n_experts);
+    size_t set_bytes = ek_link_set_bytes(front->shape.n_layers, front->shape.n_experts);
     size_t bytes = ek_place_controller_bytes(&setup, &p) + r->scratch_bytes +
                    (layers + 1) * (size_t)n_slots * sizeof(int32_t) +
                    (size_t)n_slots * sizeof(bool) +
@@ -192,7 +192,7 @@ static bool look(ek_rebalance *r, int64_t now_us)
         changed |= dead != r->dead[d];
         r->dead[d] = dead;
         size_t words =
-            ek_cluster_set_bytes(front->shape.n_layers, front->shape.n_experts) / sizeof(uint64_t);
+            ek_link_set_bytes(front->shape.n_layers, front->shape.n_experts) / sizeof(uint64_t);
         for (size_t i = 0; i < words; i++) {
             r->has[d].bits[i] = dead ? 0 : member->offered.bits[i];
             r->own[d].bits[i] = dead ? 0 : member->offered.bits[i] & ~m->acquired.bits[i];
@@ -200,7 +200,7 @@ static bool look(ek_rebalance *r, int64_t now_us)
         /* One that failed at something is not asked for more before its next try is due. */
         bool is_free = m->is_able && now_us >= m->retry_us;
         r->room[d] = is_free && !dead
-                         ? m->room_bytes / front->expert_bytes - ek_cluster_set_count(&m->acquired)
+                         ? m->room_bytes / front->expert_bytes - ek_link_set_count(&m->acquired)
                          : 0;
     }
     ek_sys_mutex_unlock(&front->lock);
@@ -214,10 +214,10 @@ static bool is_true(const ek_rebalance *r, int32_t layer)
     for (int32_t d = 0; d < r->n_devices; d++) {
         int32_t n = 0;
         for (int32_t s = r->slot_beg[d]; s < r->slot_beg[d + 1]; s++) {
-            if (slots[s] >= 0 && !ek_cluster_set_has(&r->has[d], layer, slots[s])) return false;
+            if (slots[s] >= 0 && !ek_link_set_has(&r->has[d], layer, slots[s])) return false;
             n += slots[s] >= 0;
         }
-        int32_t offered = ek_cluster_set_count_layer(&r->has[d], layer);
+        int32_t offered = ek_link_set_count_layer(&r->has[d], layer);
         int32_t most = r->slot_beg[d + 1] - r->slot_beg[d];
         if (n != (offered < most ? offered : most)) return false;
     }
@@ -231,8 +231,8 @@ static void fill_slots(ek_rebalance *r, int32_t layer)
         int32_t s = r->slot_beg[d], end = r->slot_beg[d + 1];
         for (int pass = 0; pass < 2; pass++)
             for (int32_t e = 0; e < r->front->shape.n_experts && s < end; e++)
-                if (ek_cluster_set_has(&r->has[d], layer, e) &&
-                    ek_cluster_set_has(&r->own[d], layer, e) == (pass == 0))
+                if (ek_link_set_has(&r->has[d], layer, e) &&
+                    ek_link_set_has(&r->own[d], layer, e) == (pass == 0))
                     r->slots[s++] = e;
         while (s < end)
             r->slots[s++] = EK_PLACE_EMPTY;
@@ -246,8 +246,7 @@ static void fix_slots(ek_rebalance *r, int32_t layer)
     for (int32_t d = 0; d < r->n_devices; d++) {
         int64_t room = r->room[d];
         for (int32_t s = r->slot_beg[d]; s < r->slot_beg[d + 1]; s++)
-            r->fixed[s] =
-                slots[s] >= 0 ? ek_cluster_set_has(&r->own[d], layer, slots[s]) : --room < 0;
+            r->fixed[s] = slots[s] >= 0 ? ek_link_set_has(&r->own[d], layer, slots[s]) : --room < 0;
     }
     ek_place_controller_fix(r->controller, layer, r->fixed);
 }
@@ -343,10 +342,10 @@ static void begin_step(ek_rebalance *r, const ek_place_step *step)
             memcmp(r->slots + beg, before + beg, (size_t)(end - beg) * sizeof *r->slots) != 0;
         if (!r->concerned[d]) continue;
         for (int32_t e = 0; e < front->shape.n_experts; e++)
-            ek_cluster_set_remove(&m->wanted, step->layer, e);
+            ek_link_set_remove(&m->wanted, step->layer, e);
         for (int32_t s = beg; s < end; s++)
-            if (r->slots[s] >= 0 && !ek_cluster_set_has(&r->own[d], step->layer, r->slots[s]))
-                ek_cluster_set_add(&m->wanted, step->layer, r->slots[s]);
+            if (r->slots[s] >= 0 && !ek_link_set_has(&r->own[d], step->layer, r->slots[s]))
+                ek_link_set_add(&m->wanted, step->layer, r->slots[s]);
         m->is_ours = true;
     }
     ek_sys_mutex_unlock(&front->lock);
@@ -358,7 +357,7 @@ static void begin_step(ek_rebalance *r, const ek_place_step *step)
 static ek_status step_state_locked(const ek_rebalance *r)
 {
     const ek_front *front = r->front;
-    size_t words = ek_cluster_set_words(front->shape.n_experts);
+    size_t words = ek_link_set_words(front->shape.n_experts);
     ek_status status = EK_OK;
     for (int32_t d = 0; d < r->n_devices; d++) {
         const ek_member_moves *m = &front->members[d].moves;
@@ -376,7 +375,7 @@ static ek_status step_state_locked(const ek_rebalance *r)
 static void give_up_locked(ek_rebalance *r)
 {
     ek_front *front = r->front;
-    size_t words = ek_cluster_set_words(front->shape.n_experts);
+    size_t words = ek_link_set_words(front->shape.n_experts);
     for (int32_t d = 0; d < r->n_devices; d++) {
         ek_member_moves *m = &front->members[d].moves;
         size_t at = (size_t)r->step_layer * words;

@@ -19,6 +19,7 @@
 #include "engine/params.h"
 #include "gateway/params.h"
 #include "sys/log.h"
+#include "worker/params.h"
 
 typedef struct ek_config {
     const char *model_path;     /* NULL: not set anywhere */

@@ -88,10 +88,10 @@ static const ek_config_choice policies[] = {
     {"discount", EK_ROUTE_POLICY_DISCOUNT}, {"breaker", EK_ROUTE_POLICY_BREAKER},
     {"adaptive", EK_ROUTE_POLICY_ADAPTIVE}, {NULL, 0}};
 
-static const ek_config_choice fabrics[] = {{"auto", EK_CLUSTER_FABRIC_AUTO},
-                                           {"tls", EK_CLUSTER_FABRIC_TLS},
-                                           {"tcp", EK_CLUSTER_FABRIC_TCP},
-                                           {"ucx", EK_CLUSTER_FABRIC_UCX},
+static const ek_config_choice fabrics[] = {{"auto", EK_LINK_FABRIC_AUTO},
+                                           {"tls", EK_LINK_FABRIC_TLS},
+                                           {"tcp", EK_LINK_FABRIC_TCP},
+                                           {"ucx", EK_LINK_FABRIC_UCX},
                                            {NULL, 0}};
 static const ek_config_choice wires[] = {
     {"f32", EK_CLUSTER_WIRE_F32}, {"bf16", EK_CLUSTER_WIRE_BF16}, {NULL, 0}};
@@ -397,7 +397,7 @@ const ek_config_key ek_config_keys[] = {
              "`auto` where "
              "`listen` is of this machine only; those over UCX with `ucx`."},
     {"worker", "fronts_max", EK_CONFIG_INT, AT(int32_t, worker.fronts_max), "8", 1,
-     EK_CLUSTER_FRONTS_MAX, .help = "Fronts that it serves at once."},
+     EK_WORKER_FRONTS_MAX, .help = "Fronts that it serves at once."},
     {"worker", "tokens_max", EK_CONFIG_INT, AT(int32_t, worker.tokens_max), "4096", 1, 65536,
      .help = "Most tokens of one dispatch, which buffers are made for; a front whose steps are "
              "larger is refused."},

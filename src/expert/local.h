@@ -45,7 +45,7 @@ static inline int32_t ek_expert_local_device(int32_t thread_idx, int32_t n_threa
 EK_MUST ek_status ek_expert_local_create(const ek_expert_local_params *params,
                                          ek_dispatcher **out_dispatcher, ek_err *err);
 
-/* ---- for whoever sums elsewhere (cluster/worker.h) ---- */
+/* ---- for whoever sums elsewhere (worker/worker.h) ---- */
 
 /**
  * End a layer that was dispatched without summing it up, in the place of combine.

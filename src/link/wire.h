@@ -91,7 +91,7 @@ static_assert(offsetof(ek_wire_header, echo_us) == 56, "wire header");
 
 /** Body of HELLO. */
 typedef struct ek_wire_hello {
-    uint8_t model[32]; /* cluster/identity.h */
+    uint8_t model[32]; /* expert/identity.h */
     int32_t n_layers;
     int32_t n_experts;
     int32_t d_model;
@@ -105,7 +105,7 @@ static_assert(sizeof(ek_wire_hello) == 56, "hello");
 #define EK_WIRE_FABRIC_UCX 1u
 #define EK_WIRE_CAN_PROBE  0x8000u
 
-/** Body of WELCOME on a control link; the set of experts follows (cluster/expert_set.h). */
+/** Body of WELCOME on a control link; the set of experts follows (link/expert_set.h). */
 typedef struct ek_wire_welcome {
     uint8_t token[EK_WIRE_TOKEN_BYTES]; /* the data link's first body */
     uint64_t weight_bytes;              /* of its experts */

@@ -63,7 +63,7 @@ static_assert(sizeof(ek_wire_outcome) == 40, "outcome");
 
 /** Body of READ: a part of one matrix of an expert, as it lies in the model's file. */
 typedef struct ek_wire_read {
-    uint8_t model[32]; /* cluster/identity.h */
+    uint8_t model[32]; /* expert/identity.h */
     int32_t layer;
     int32_t expert;
     uint32_t mat;    /* 0 gate, 1 up, 2 down */

@@ -52,7 +52,7 @@ typedef struct ek_store_file {
 typedef struct ek_store_manifest {
     const char *arch, *model; /* "qwen2moe"; what the file calls itself */
     int32_t n_layers, n_experts;
-    char identity[EK_SHA256_HEX_BYTES];  /* what fronts and workers compare: cluster/identity.h */
+    char identity[EK_SHA256_HEX_BYTES];  /* what fronts and workers compare: expert/identity.h */
     char tokenizer[EK_SHA256_HEX_BYTES]; /* of the tokenizer's metadata */
     char body_sha256[EK_SHA256_HEX_BYTES];
     int32_t n_files, n_shards;

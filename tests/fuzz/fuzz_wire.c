@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "cluster/expert_set.h"
+#include "link/expert_set.h"
 #include "link/wire_moves.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -119,12 +119,12 @@ static void read_sets(const uint8_t *data, size_t size)
     char text[256];
     if (size >= sizeof bits) {
         memcpy(bits, data, sizeof bits);
-        if (ek_cluster_set_is_valid(&set)) {
+        if (ek_link_set_is_valid(&set)) {
             int64_t n = 0;
             for (int32_t l = 0; l < 4; l++)
                 for (int32_t e = 0; e < 70; e++)
-                    n += ek_cluster_set_has(&set, l, e);
-            ek_assert(n == ek_cluster_set_count(&set));
+                    n += ek_link_set_has(&set, l, e);
+            ek_assert(n == ek_link_set_count(&set));
         }
     }
     size_t n = size < sizeof text ? size : sizeof text - 1;
@@ -132,11 +132,11 @@ static void read_sets(const uint8_t *data, size_t size)
     text[n] = '\0';
     memset(bits, 0, sizeof bits);
     ek_err err = {0};
-    if (ek_cluster_set_parse(text, &set, &err) != EK_OK) {
-        ek_assert(ek_cluster_set_count(&set) == 0 && err.text[0] != '\0');
+    if (ek_link_set_parse(text, &set, &err) != EK_OK) {
+        ek_assert(ek_link_set_count(&set) == 0 && err.text[0] != '\0');
         return;
     }
-    ek_assert(ek_cluster_set_count(&set) > 0 && ek_cluster_set_is_valid(&set));
+    ek_assert(ek_link_set_count(&set) > 0 && ek_link_set_is_valid(&set));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

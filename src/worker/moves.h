@@ -6,13 +6,13 @@
  * computed, and gives up only when every front has heeded that it is offered no more. Orders come
  * from one front at a time: the first one that gives any, until it goes.
  */
-#ifndef EK_CLUSTER_WORKER_MOVES_H
-#define EK_CLUSTER_WORKER_MOVES_H
+#ifndef EK_WORKER_MOVES_H
+#define EK_WORKER_MOVES_H
 
-#include "cluster/acquire.h"
-#include "cluster/expert_set.h"
-#include "cluster/worker.h"
+#include "link/expert_set.h"
 #include "sys/thread.h"
+#include "worker/acquire.h"
+#include "worker/worker.h"
 
 /** Under the worker's lock, but for setup, thread and progress. */
 typedef struct ek_worker_moves {
@@ -40,29 +40,25 @@ struct ek_worker_seat;
 struct ek_worker_front;
 
 /** @return EK_OK; EK_ENOMEM */
-EK_MUST ek_status ek_cluster_worker_moves_open(ek_worker *worker, ek_err *err);
+EK_MUST ek_status ek_worker_moves_open(ek_worker *worker, ek_err *err);
 /** Ends what is under way. Before the resident; accepts one that was not opened. */
-void ek_cluster_worker_moves_close(ek_worker *worker);
+void ek_worker_moves_close(ek_worker *worker);
 
 /** The body of WELCOME for a front that has been let in: what is offered now. */
-void ek_cluster_worker_moves_welcome(ek_worker *worker, struct ek_worker_front *front,
-                                     uint8_t *out_body);
+void ek_worker_moves_welcome(ek_worker *worker, struct ek_worker_front *front, uint8_t *out_body);
 
 /** Send a front what it does not know yet. @return EK_OK; as ek_link_send; EK_ENOMEM */
-EK_MUST ek_status ek_cluster_worker_moves_tell(struct ek_worker_seat *seat,
-                                               struct ek_worker_front *front);
+EK_MUST ek_status ek_worker_moves_tell(struct ek_worker_seat *seat, struct ek_worker_front *front);
 
 /** A HEED or ORDER came. @return EK_OK; EK_EFORMAT it is none; as ek_link_send */
-EK_MUST ek_status ek_cluster_worker_moves_take(struct ek_worker_seat *seat,
-                                               struct ek_worker_front *front,
-                                               const ek_wire_header *header, const void *body,
-                                               ek_err *err);
+EK_MUST ek_status ek_worker_moves_take(struct ek_worker_seat *seat, struct ek_worker_front *front,
+                                       const ek_wire_header *header, const void *body, ek_err *err);
 
 /** A front has gone, and with it what it had a say in. Under the worker's lock. */
-void ek_cluster_worker_moves_left_locked(ek_worker *worker, uint32_t epoch);
+void ek_worker_moves_left_locked(ek_worker *worker, uint32_t epoch);
 
 /** Run another worker's connection that began with this READ, to its end. */
-void ek_cluster_worker_moves_serve(struct ek_worker_seat *seat, const ek_wire_header *read,
-                                   const void *body);
+void ek_worker_moves_serve(struct ek_worker_seat *seat, const ek_wire_header *read,
+                           const void *body);
 
 #endif

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cluster/acquire.h"
 #include "sys/clock.h"
+#include "worker/acquire.h"
 
 #define CONNECT_US 5000000
 #define ANSWER_US  5000000
@@ -44,10 +44,10 @@ static ek_status read_piece(const ek_acquire_shard *a, ek_link *link, size_t at,
                           (unsigned)header.body_bytes, (int)header.kind, n);
     if (is_small) memcpy(a->buffer + at, text, n);
     atomic_fetch_add_explicit(&a->progress->peer_bytes, n, memory_order_relaxed);
-    return ek_cluster_acquire_pace(a, n) ? EK_OK : ek_err_set(err, EK_ECANCELED, "ended meanwhile");
+    return ek_worker_acquire_pace(a, n) ? EK_OK : ek_err_set(err, EK_ECANCELED, "ended meanwhile");
 }
 
-void ek_cluster_acquire_hang_up(ek_acquire_line *line)
+void ek_worker_acquire_hang_up(ek_acquire_line *line)
 {
     ek_link_close(line->link);
     *line = (ek_acquire_line){0};
@@ -57,7 +57,7 @@ static ek_status call(const ek_acquire_shard *a, const char *address, ek_err *er
 {
     ek_acquire_line *line = a->setup->line;
     ek_fabric *tls = a->setup->tls;
-    ek_cluster_acquire_hang_up(line);
+    ek_worker_acquire_hang_up(line);
     ek_status status =
         tls->ops->connect(tls, address, ek_sys_now_us() + CONNECT_US, &line->link, err);
     if (status != EK_OK) return status == EK_ENOMEM ? status : (err->status = EK_EPEER);
@@ -77,7 +77,7 @@ static ek_status read_shard(const ek_acquire_shard *a, ek_err *err)
     return status;
 }
 
-ek_status ek_cluster_acquire_from_peer(const ek_acquire_shard *a, const char *address, ek_err *err)
+ek_status ek_worker_acquire_from_peer(const ek_acquire_shard *a, const char *address, ek_err *err)
 {
     ek_acquire_line *line = a->setup->line;
     ek_status status;
@@ -90,7 +90,7 @@ ek_status ek_cluster_acquire_from_peer(const ek_acquire_shard *a, const char *ad
     if (status != EK_OK) return status;
     status = read_shard(a, err);
     if (status == EK_OK) return EK_OK;
-    ek_cluster_acquire_hang_up(line);
+    ek_worker_acquire_hang_up(line);
     ek_err_prefix(err, "%s", address);
     return status;
 }

@@ -1,41 +1,41 @@
-#include "cluster/expert_set.h"
+#include "link/expert_set.h"
 
 #include <string.h>
 
 #include "base/span.h"
 
-void ek_cluster_set_add(ek_expert_set *set, int32_t layer, int32_t expert)
+void ek_link_set_add(ek_expert_set *set, int32_t layer, int32_t expert)
 {
-    size_t word = (size_t)layer * ek_cluster_set_words(set->n_experts) + (size_t)expert / 64;
+    size_t word = (size_t)layer * ek_link_set_words(set->n_experts) + (size_t)expert / 64;
     set->bits[word] |= (uint64_t)1 << (expert % 64);
 }
 
-void ek_cluster_set_remove(ek_expert_set *set, int32_t layer, int32_t expert)
+void ek_link_set_remove(ek_expert_set *set, int32_t layer, int32_t expert)
 {
-    size_t word = (size_t)layer * ek_cluster_set_words(set->n_experts) + (size_t)expert / 64;
+    size_t word = (size_t)layer * ek_link_set_words(set->n_experts) + (size_t)expert / 64;
     set->bits[word] &= ~((uint64_t)1 << (expert % 64));
 }
 
-int32_t ek_cluster_set_count_layer(const ek_expert_set *set, int32_t layer)
+int32_t ek_link_set_count_layer(const ek_expert_set *set, int32_t layer)
 {
-    size_t words = ek_cluster_set_words(set->n_experts);
+    size_t words = ek_link_set_words(set->n_experts);
     int32_t n = 0;
     for (size_t w = 0; w < words; w++)
         n += __builtin_popcountll(set->bits[(size_t)layer * words + w]);
     return n;
 }
 
-int64_t ek_cluster_set_count(const ek_expert_set *set)
+int64_t ek_link_set_count(const ek_expert_set *set)
 {
     int64_t n = 0;
     for (int32_t l = 0; l < set->n_layers; l++)
-        n += ek_cluster_set_count_layer(set, l);
+        n += ek_link_set_count_layer(set, l);
     return n;
 }
 
-bool ek_cluster_set_is_valid(const ek_expert_set *set)
+bool ek_link_set_is_valid(const ek_expert_set *set)
 {
-    size_t words = ek_cluster_set_words(set->n_experts);
+    size_t words = ek_link_set_words(set->n_experts);
     int32_t used = set->n_experts % 64;
     if (used == 0) return true;
     uint64_t beyond = ~(uint64_t)0 << used;
@@ -98,7 +98,7 @@ static void add_block(ek_expert_set *set, int32_t layer_first, int32_t layer_las
 {
     for (int32_t l = layer_first; l <= layer_last; l++)
         for (int32_t e = expert_first; e <= expert_last; e++)
-            ek_cluster_set_add(set, l, e);
+            ek_link_set_add(set, l, e);
 }
 
 /* The experts behind a colon, for each of the layers before it. With a set of NULL only looks. */
@@ -146,7 +146,7 @@ static ek_status take_all(const char *text, const ek_expert_set *shape, ek_exper
     return status;
 }
 
-ek_status ek_cluster_set_parse(const char *text, ek_expert_set *set, ek_err *err)
+ek_status ek_link_set_parse(const char *text, ek_expert_set *set, ek_err *err)
 {
     if (strcmp(text, "all") == 0) {
         add_block(set, 0, set->n_layers - 1, 0, set->n_experts - 1);

@@ -3,13 +3,13 @@
  * it really does, so that many workers of a known speed run on a few cores, and overload behaves as
  * it does on a real cluster. Pure; time is an argument. One caller at a time.
  */
-#ifndef EK_CLUSTER_PACE_H
-#define EK_CLUSTER_PACE_H
+#ifndef EK_WORKER_PACE_H
+#define EK_WORKER_PACE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "cluster/params.h"
+#include "worker/params.h"
 
 #define EK_PACE_KNEE      0.85    /* utilisation from which contention slows a device */
 #define EK_PACE_LOSS      0.35    /* of its rate, then */
@@ -22,7 +22,7 @@ typedef struct ek_pace {
 } ek_pace;
 
 /** Does this pace add anything? */
-bool ek_cluster_pace_is_on(const ek_worker_pace *params);
+bool ek_worker_pace_is_on(const ek_worker_pace *params);
 
 /**
  * When a dispatch that began at beg_us is over:
@@ -31,9 +31,9 @@ bool ek_cluster_pace_is_on(const ek_worker_pace *params);
  * @param bytes      of weights that it reads: its distinct experts'
  * @param operations multiplications and additions
  */
-int64_t ek_cluster_pace_end_us(ek_pace *pace, int64_t beg_us, double bytes, double operations);
+int64_t ek_worker_pace_end_us(ek_pace *pace, int64_t beg_us, double bytes, double operations);
 
 /** It ended: what the next one's contention depends on. */
-void ek_cluster_pace_done(ek_pace *pace, int64_t beg_us, int64_t end_us);
+void ek_worker_pace_done(ek_pace *pace, int64_t beg_us, int64_t end_us);
 
 #endif

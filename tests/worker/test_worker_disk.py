@@ -3,13 +3,16 @@
 Method: log and standard output on a small disk of the test's own (tmpfs) that fills up while answers are compared.
 (What a full disk does to `evenkeel fetch` is in tests/store.)"""
 import os
+import pathlib
 import re
 import socket
 import subprocess
+import sys
 import unittest
 
-from cluster_rig import MODEL, PROMPTS, Front, Worker, alone, complete, harness, make_certs, states, texts
-from harness import wait_until
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
+from cluster_rig import MODEL, PROMPTS, Front, Worker, alone, complete, harness, make_certs, states, texts  # noqa: E402
+from harness import wait_until  # noqa: E402
 
 
 class FullDisk(unittest.TestCase):

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/attr.h"
-#include "cluster/expert_set.h"
+#include "link/expert_set.h"
 
 enum { LAYERS = 4, EXPERTS = 70 }; /* two words a layer, the second one hardly used */
 
@@ -31,13 +31,13 @@ static void parses(void **state EK_UNUSED)
         uint64_t bits[LAYERS * 2] = {0};
         ek_expert_set set = {.n_layers = LAYERS, .n_experts = EXPERTS, .bits = bits};
         ek_err err = {0};
-        if (ek_cluster_set_parse(cases[i].text, &set, &err) != EK_OK) fail_msg("%s", err.text);
-        assert_int_equal(ek_cluster_set_count(&set), cases[i].n);
-        assert_true(ek_cluster_set_has(&set, cases[i].layer, cases[i].expert));
-        assert_true(ek_cluster_set_is_valid(&set));
-        ek_cluster_set_remove(&set, cases[i].layer, cases[i].expert);
-        assert_false(ek_cluster_set_has(&set, cases[i].layer, cases[i].expert));
-        assert_int_equal(ek_cluster_set_count(&set), cases[i].n - 1);
+        if (ek_link_set_parse(cases[i].text, &set, &err) != EK_OK) fail_msg("%s", err.text);
+        assert_int_equal(ek_link_set_count(&set), cases[i].n);
+        assert_true(ek_link_set_has(&set, cases[i].layer, cases[i].expert));
+        assert_true(ek_link_set_is_valid(&set));
+        ek_link_set_remove(&set, cases[i].layer, cases[i].expert);
+        assert_false(ek_link_set_has(&set, cases[i].layer, cases[i].expert));
+        assert_int_equal(ek_link_set_count(&set), cases[i].n - 1);
     }
 }
 
@@ -68,10 +68,10 @@ static void names_mistakes(void **state EK_UNUSED)
         uint64_t bits[LAYERS * 2] = {0};
         ek_expert_set set = {.n_layers = LAYERS, .n_experts = EXPERTS, .bits = bits};
         ek_err err = {0};
-        assert_int_equal(ek_cluster_set_parse(cases[i].text, &set, &err), EK_EINVAL);
+        assert_int_equal(ek_link_set_parse(cases[i].text, &set, &err), EK_EINVAL);
         if (!strstr(err.text, cases[i].word)) fail_msg("%s: %s", cases[i].text, err.text);
         assert_non_null(strstr(err.text, "LAYERS:EXPERTS"));
-        assert_int_equal(ek_cluster_set_count(&set), 0);
+        assert_int_equal(ek_link_set_count(&set), 0);
     }
 }
 
@@ -80,14 +80,14 @@ static void sees_experts_that_are_none(void **state EK_UNUSED)
     uint64_t bits[LAYERS * 2] = {0};
     ek_expert_set set = {.n_layers = LAYERS, .n_experts = EXPERTS, .bits = bits};
     bits[3] = UINT64_C(1) << 6; /* expert 70 of layer 1 */
-    assert_false(ek_cluster_set_is_valid(&set));
+    assert_false(ek_link_set_is_valid(&set));
     bits[3] = UINT64_C(1) << 5;
-    assert_true(ek_cluster_set_is_valid(&set));
-    assert_int_equal(ek_cluster_set_count_layer(&set, 1), 1);
-    assert_int_equal(ek_cluster_set_count_layer(&set, 0), 0);
+    assert_true(ek_link_set_is_valid(&set));
+    assert_int_equal(ek_link_set_count_layer(&set, 1), 1);
+    assert_int_equal(ek_link_set_count_layer(&set, 0), 0);
     uint64_t whole[2] = {UINT64_MAX, UINT64_MAX};
     ek_expert_set full = {.n_layers = 1, .n_experts = 128, .bits = whole};
-    assert_true(ek_cluster_set_is_valid(&full));
+    assert_true(ek_link_set_is_valid(&full));
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-#include "cluster/acquire.h"
+#include "worker/acquire.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 
 /* ---- the rate ---- */
 
-bool ek_cluster_acquire_pace(const ek_acquire_shard *a, size_t bytes)
+bool ek_worker_acquire_pace(const ek_acquire_shard *a, size_t bytes)
 {
     const ek_acquire_setup *setup = a->setup;
     atomic_fetch_add_explicit(&a->progress->bytes, bytes, memory_order_relaxed);
@@ -47,7 +47,7 @@ static ek_status check_own(const ek_acquire_shard *a, ek_err *err)
     for (size_t at = 0; at < a->bytes && goes_on; at += PIECE_BYTES) {
         size_t n = a->bytes - at < PIECE_BYTES ? a->bytes - at : PIECE_BYTES;
         ek_sys_sha256_add(&hash, a->there + at, n);
-        goes_on = ek_cluster_acquire_pace(a, n);
+        goes_on = ek_worker_acquire_pace(a, n);
     }
     ek_sys_sha256_close(&hash, hex);
     if (!goes_on) return ek_err_set(err, EK_ECANCELED, "ended meanwhile");
@@ -109,7 +109,7 @@ static bool take(void *ctx, int64_t at, ek_span bytes)
     memcpy(in->a->buffer + in->n, bytes.data, bytes.len);
     in->n += bytes.len;
     atomic_fetch_add_explicit(&in->a->progress->store_bytes, bytes.len, memory_order_relaxed);
-    in->ended = !ek_cluster_acquire_pace(in->a, bytes.len);
+    in->ended = !ek_worker_acquire_pace(in->a, bytes.len);
     return !in->ended;
 }
 
@@ -189,7 +189,7 @@ static ek_status from_elsewhere(const ek_acquire_shard *a, const ek_wire_order *
                place, (int)a->layer, (int)a->expert, err->text);
     }
     for (int32_t i = 0; i < order->n_peers; i++) {
-        status = ek_cluster_acquire_from_peer(a, order->peer[i], err);
+        status = ek_worker_acquire_from_peer(a, order->peer[i], err);
         if (status == EK_OK) status = accept(a, order->peer[i], err);
         if (is_final(status)) return status;
         ek_log(EK_LOG_INFO, "cluster", "source_failed", "from=\"%s\" layer=%d expert=%d why=\"%s\"",
@@ -252,8 +252,8 @@ static ek_status have_all(ek_acquire_shard *a, const ek_wire_order *order, ek_er
                       (int)a->layer);
 }
 
-ek_status ek_cluster_acquire(const ek_acquire_setup *setup, const ek_wire_order *order,
-                             int32_t expert, ek_acquire_progress *progress, ek_err *err)
+ek_status ek_worker_acquire(const ek_acquire_setup *setup, const ek_wire_order *order,
+                            int32_t expert, ek_acquire_progress *progress, ek_err *err)
 {
     uint64_t spent = 0;
     ek_acquire_shard a = {.setup = setup,
@@ -272,7 +272,7 @@ ek_status ek_cluster_acquire(const ek_acquire_setup *setup, const ek_wire_order 
             size_t n = all - at < PIECE_BYTES ? all - at : PIECE_BYTES;
             for (size_t k = 0; k < n; k += PATH_BYTES)
                 (void)data[at + k];
-            if (!ek_cluster_acquire_pace(&a, n))
+            if (!ek_worker_acquire_pace(&a, n))
                 return ek_err_set(err, EK_ECANCELED, "ended meanwhile");
         }
     }

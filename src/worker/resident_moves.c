@@ -2,7 +2,7 @@
  * Experts that a worker gets and gives up while it computes with others.
  */
 #include "base/assert.h"
-#include "cluster/resident.h"
+#include "worker/resident.h"
 
 #define PAGE_BYTES 4096
 
@@ -19,7 +19,7 @@ static size_t mat_bytes(const ek_tensor *t)
     return t->bytes / (size_t)(t->dim[2] * t->dim[3]);
 }
 
-int64_t ek_cluster_resident_bytes(const ek_resident *r, int32_t layer)
+int64_t ek_worker_resident_bytes(const ek_resident *r, int32_t layer)
 {
     const ek_tensor *mat[3];
     int64_t bytes = 0;
@@ -29,7 +29,7 @@ int64_t ek_cluster_resident_bytes(const ek_resident *r, int32_t layer)
     return bytes;
 }
 
-void ek_cluster_resident_add(ek_resident *r, int32_t layer, int32_t expert)
+void ek_worker_resident_add(ek_resident *r, int32_t layer, int32_t expert)
 {
     const ek_tensor *mat[3];
     if (r->packed) ek_expert_pack_add(r->packed, layer, expert);
@@ -43,15 +43,15 @@ void ek_cluster_resident_add(ek_resident *r, int32_t layer, int32_t expert)
     }
     /* Whoever finds it in the set under the lock sees what was written before. */
     ek_sys_mutex_lock(&r->lock);
-    ek_cluster_set_add(&r->held, layer, expert);
+    ek_link_set_add(&r->held, layer, expert);
     ek_sys_mutex_unlock(&r->lock);
 }
 
-void ek_cluster_resident_drop(ek_resident *r, int32_t layer, int32_t expert)
+void ek_worker_resident_drop(ek_resident *r, int32_t layer, int32_t expert)
 {
-    ek_assert(!ek_cluster_set_has(&r->setup.set, layer, expert));
+    ek_assert(!ek_link_set_has(&r->setup.set, layer, expert));
     ek_sys_mutex_lock(&r->lock);
-    ek_cluster_set_remove(&r->held, layer, expert);
+    ek_link_set_remove(&r->held, layer, expert);
     /* Those who have a ticket found it there; whoever takes one from now on does not. */
     uint64_t last = r->next_ticket;
     while (r->serving < last)

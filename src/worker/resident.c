@@ -1,4 +1,4 @@
-#include "cluster/resident.h"
+#include "worker/resident.h"
 
 #include <string.h>
 
@@ -33,7 +33,7 @@ static void read_experts(ek_resident *r)
         const ek_model_layer *layer = &r->model->layers[l];
         const ek_tensor *mats[] = {layer->expert_gate, layer->expert_up, layer->expert_down};
         for (int32_t e = 0; e < r->model->params.n_experts; e++) {
-            if (!ek_cluster_set_has(&r->setup.set, l, e)) continue;
+            if (!ek_link_set_has(&r->setup.set, l, e)) continue;
             for (size_t i = 0; i < EK_COUNT_OF(mats); i++) {
                 r->expert_bytes += (int64_t)mat_bytes(mats[i]);
                 if (!mats[i]->packed) touch(mats[i], e);
@@ -58,7 +58,7 @@ static ek_status open_stats(ek_resident *r, ek_err *err)
 static ek_status open_all(ek_resident *r, ek_err *err)
 {
     const ek_resident_setup *setup = &r->setup;
-    size_t set_bytes = ek_cluster_set_bytes(setup->set.n_layers, setup->set.n_experts);
+    size_t set_bytes = ek_link_set_bytes(setup->set.n_layers, setup->set.n_experts);
     r->held = setup->set;
     r->held.bits = ek_sys_calloc(1, set_bytes);
     if (!r->held.bits) return ek_err_set(err, EK_ENOMEM, "no memory for a set of experts");
@@ -92,8 +92,8 @@ static ek_status open_all(ek_resident *r, ek_err *err)
     return ek_expert_local_create(&local, &r->dispatcher, err);
 }
 
-ek_status ek_cluster_resident_open(const ek_resident_setup *setup, ek_resident *out_resident,
-                                   ek_err *err)
+ek_status ek_worker_resident_open(const ek_resident_setup *setup, ek_resident *out_resident,
+                                  ek_err *err)
 {
     int64_t beg_us = ek_sys_now_us();
     *out_resident = (ek_resident){.setup = *setup, .pace = {.params = setup->pace}};
@@ -101,11 +101,11 @@ ek_status ek_cluster_resident_open(const ek_resident_setup *setup, ek_resident *
     ek_sys_cond_init(&out_resident->turn);
     ek_status status = open_all(out_resident, err);
     out_resident->load_us = ek_sys_now_us() - beg_us;
-    if (status != EK_OK) ek_cluster_resident_close(out_resident);
+    if (status != EK_OK) ek_worker_resident_close(out_resident);
     return status;
 }
 
-void ek_cluster_resident_close(ek_resident *resident)
+void ek_worker_resident_close(ek_resident *resident)
 {
     if (!resident->setup.file) return;
     ek_expert_destroy(resident->dispatcher);
@@ -120,8 +120,8 @@ void ek_cluster_resident_close(ek_resident *resident)
 
 /* ---- desks ---- */
 
-ek_status ek_cluster_resident_desk_open(const ek_resident *resident, const ek_wire_shape *shape,
-                                        ek_resident_desk *out_desk)
+ek_status ek_worker_resident_desk_open(const ek_resident *resident, const ek_wire_shape *shape,
+                                       ek_resident_desk *out_desk)
 {
     size_t n_tokens = (size_t)shape->tokens_max, n_experts = (size_t)shape->n_experts;
     size_t n_pairs = n_tokens * (size_t)shape->top_k;
@@ -151,7 +151,7 @@ ek_status ek_cluster_resident_desk_open(const ek_resident *resident, const ek_wi
     return EK_OK;
 }
 
-void ek_cluster_resident_desk_close(ek_resident_desk *desk)
+void ek_worker_resident_desk_close(ek_resident_desk *desk)
 {
     ek_sys_region_close(&desk->region);
 }
@@ -173,7 +173,7 @@ static ek_status check_experts_locked(const ek_resident *r, const ek_wire_header
                                       const ek_wire_dispatch *wire, ek_err *err)
 {
     for (int32_t s = 0; s < h->n_shares; s++)
-        if (!ek_cluster_set_has(&r->held, h->layer, wire->share_expert[s]))
+        if (!ek_link_set_has(&r->held, h->layer, wire->share_expert[s]))
             return ek_err_set(err, EK_EFORMAT,
                               "a dispatch is for expert %d of layer %d, which is "
                               "not here",
@@ -277,12 +277,12 @@ static void prepare_share(void *ctx, int32_t thread_idx)
 static void keep_pace(ek_resident *r, const ek_wire_header *h, int64_t beg_us)
 {
     const ek_model_params *p = &r->model->params;
-    int64_t n_experts = ek_cluster_set_count(&r->setup.set);
+    int64_t n_experts = ek_link_set_count(&r->setup.set);
     double bytes = (double)r->expert_bytes / (double)n_experts * h->n_shares;
     double operations = 6.0 * p->d_model * p->expert_ff * h->n_rows; /* three matrices, twice */
-    int64_t end_us = ek_cluster_pace_end_us(&r->pace, beg_us, bytes, operations);
+    int64_t end_us = ek_worker_pace_end_us(&r->pace, beg_us, bytes, operations);
     ek_sys_sleep_us(end_us - ek_sys_now_us());
-    ek_cluster_pace_done(&r->pace, beg_us, ek_sys_now_us());
+    ek_worker_pace_done(&r->pace, beg_us, ek_sys_now_us());
 }
 
 /* Under the lock: everything that the pool and the dispatcher do. */
@@ -309,7 +309,7 @@ static ek_status compute_locked(ek_resident *r, ek_resident_desk *desk, const ek
     } else {
         *out_y = ek_expert_local_take_rows(r->dispatcher, &a->work);
     }
-    if (ek_cluster_pace_is_on(&r->setup.pace)) keep_pace(r, h, beg_us);
+    if (ek_worker_pace_is_on(&r->setup.pace)) keep_pace(r, h, beg_us);
     atomic_fetch_add_explicit(&r->busy_us, (uint64_t)(ek_sys_now_us() - beg_us),
                               memory_order_relaxed);
     return status;
@@ -340,9 +340,9 @@ static ek_status compute_in_turn(ek_resident *r, ek_resident_desk *desk, const e
     return status;
 }
 
-ek_status ek_cluster_resident_compute(ek_resident *resident, ek_resident_desk *desk,
-                                      const ek_wire_header *header, ek_wire_header *out_header,
-                                      ek_span out_parts[2], ek_err *err)
+ek_status ek_worker_resident_compute(ek_resident *resident, ek_resident_desk *desk,
+                                     const ek_wire_header *header, ek_wire_header *out_header,
+                                     ek_span out_parts[2], ek_err *err)
 {
     assignment a = {0};
     const float *y = NULL;

@@ -7,8 +7,8 @@
  * it is at start. One shard is in memory at a time, and all reading keeps to a rate, so that
  * serving goes on beside it. One thread.
  */
-#ifndef EK_CLUSTER_ACQUIRE_H
-#define EK_CLUSTER_ACQUIRE_H
+#ifndef EK_WORKER_ACQUIRE_H
+#define EK_WORKER_ACQUIRE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -59,11 +59,11 @@ typedef struct ek_acquire_progress {
  * @return EK_OK; EK_ECANCELED; EK_EFORMAT, EK_ENOTFOUND, EK_EPEER, ... the last reason of the last
  *         source; EK_EACCESS, EK_EIO the file cannot be written; EK_ENOMEM
  */
-EK_MUST ek_status ek_cluster_acquire(const ek_acquire_setup *setup, const ek_wire_order *order,
-                                     int32_t expert, ek_acquire_progress *progress, ek_err *err);
+EK_MUST ek_status ek_worker_acquire(const ek_acquire_setup *setup, const ek_wire_order *order,
+                                    int32_t expert, ek_acquire_progress *progress, ek_err *err);
 
 /** Close the connection. */
-void ek_cluster_acquire_hang_up(ek_acquire_line *line);
+void ek_worker_acquire_hang_up(ek_acquire_line *line);
 
 /* ---- for acquire_peer.c ---- */
 
@@ -83,10 +83,10 @@ typedef struct ek_acquire_shard {
 } ek_acquire_shard;
 
 /** Read a shard from a worker into its buffer, unchecked. @return EK_OK; EK_EPEER and its like */
-EK_MUST ek_status ek_cluster_acquire_from_peer(const ek_acquire_shard *shard, const char *address,
-                                               ek_err *err);
+EK_MUST ek_status ek_worker_acquire_from_peer(const ek_acquire_shard *shard, const char *address,
+                                              ek_err *err);
 
 /** So many bytes were read: wait until the rate allows more. @return false: it is to end */
-bool ek_cluster_acquire_pace(const ek_acquire_shard *shard, size_t bytes);
+bool ek_worker_acquire_pace(const ek_acquire_shard *shard, size_t bytes);
 
 #endif

@@ -3,8 +3,8 @@
  * that compute with them. Whoever computes holds the one lock here; there is one dispatch at a
  * time, in the order in which they came.
  */
-#ifndef EK_CLUSTER_RESIDENT_H
-#define EK_CLUSTER_RESIDENT_H
+#ifndef EK_WORKER_RESIDENT_H
+#define EK_WORKER_RESIDENT_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -12,12 +12,11 @@
 
 #include "base/attr.h"
 #include "base/err.h"
-#include "cluster/expert_set.h"
-#include "cluster/pace.h"
 #include "expert/dispatch.h"
 #include "expert/model_file.h"
 #include "expert/pack.h"
 #include "kernels/kernels.h"
+#include "link/expert_set.h"
 #include "link/wire.h"
 #include "store/carrier.h"
 #include "store/manifest.h"
@@ -25,6 +24,7 @@
 #include "sys/pool.h"
 #include "sys/thread.h"
 #include "telemetry/experts.h"
+#include "worker/pace.h"
 
 /** What experts are loaded from and computed with. */
 typedef struct ek_resident_setup {
@@ -38,7 +38,7 @@ typedef struct ek_resident_setup {
     /* (EK_IDENTITY_BYTES) of the whole model, from its manifest, where the file may have holes.
      * NULL: computed from the file. Borrowed. */
     const uint8_t *identity;
-    /* What experts that come later are read by (cluster/acquire.h); all borrowed until close. */
+    /* What experts that come later are read by (worker/acquire.h); all borrowed until close. */
     const char *model_path;
     const ek_store_manifest *manifest; /* NULL: the file is taken for whole */
     ek_store_access access;
@@ -71,10 +71,10 @@ typedef struct ek_resident {
  * Load. Takes as long as reading the experts takes.
  * @return EK_OK; EK_ENOMEM; EK_EUNSUPPORTED the kernels do not run here
  */
-EK_MUST ek_status ek_cluster_resident_open(const ek_resident_setup *setup,
-                                           ek_resident *out_resident, ek_err *err);
+EK_MUST ek_status ek_worker_resident_open(const ek_resident_setup *setup, ek_resident *out_resident,
+                                          ek_err *err);
 /** Accepts a zeroed or half-opened one. */
-void ek_cluster_resident_close(ek_resident *resident);
+void ek_worker_resident_close(ek_resident *resident);
 
 /** One front's buffers, for dispatches of its shape. One thread's. */
 typedef struct ek_resident_desk {
@@ -93,11 +93,11 @@ typedef struct ek_resident_desk {
 } ek_resident_desk;
 
 /** @return EK_OK; EK_ENOMEM */
-EK_MUST ek_status ek_cluster_resident_desk_open(const ek_resident *resident,
-                                                const ek_wire_shape *shape,
-                                                ek_resident_desk *out_desk);
+EK_MUST ek_status ek_worker_resident_desk_open(const ek_resident *resident,
+                                               const ek_wire_shape *shape,
+                                               ek_resident_desk *out_desk);
 /** Accepts a zeroed one. */
-void ek_cluster_resident_desk_close(ek_resident_desk *desk);
+void ek_worker_resident_desk_close(ek_resident_desk *desk);
 
 /**
  * Compute the dispatch that lies in desk->body; any thread, waits for its turn.
@@ -106,20 +106,20 @@ void ek_cluster_resident_desk_close(ek_resident_desk *desk);
  * @return EK_OK; EK_EFORMAT the dispatch is not well-formed, or for experts that are not here;
  *         EK_ENOMEM
  */
-EK_MUST ek_status ek_cluster_resident_compute(ek_resident *resident, ek_resident_desk *desk,
-                                              const ek_wire_header *header,
-                                              ek_wire_header *out_header, ek_span out_parts[2],
-                                              ek_err *err);
+EK_MUST ek_status ek_worker_resident_compute(ek_resident *resident, ek_resident_desk *desk,
+                                             const ek_wire_header *header,
+                                             ek_wire_header *out_header, ek_span out_parts[2],
+                                             ek_err *err);
 
 /* ---- experts that come and go, while others are computed; one thread (resident_moves.c) ---- */
 
 /** Bytes of one expert's weights in a layer. */
-int64_t ek_cluster_resident_bytes(const ek_resident *resident, int32_t layer);
+int64_t ek_worker_resident_bytes(const ek_resident *resident, int32_t layer);
 
 /** Read and pack an expert whose bytes are in the model's file; from then on it is computed. */
-void ek_cluster_resident_add(ek_resident *resident, int32_t layer, int32_t expert);
+void ek_worker_resident_add(ek_resident *resident, int32_t layer, int32_t expert);
 
 /** Wait until no dispatch uses it any more, and give its memory back. Not of the setup's set. */
-void ek_cluster_resident_drop(ek_resident *resident, int32_t layer, int32_t expert);
+void ek_worker_resident_drop(ek_resident *resident, int32_t layer, int32_t expert);
 
 #endif

@@ -7,8 +7,8 @@
  * changed weight, and are no defence against somebody who means to deceive; certificates say who
  * may be a worker.
  */
-#ifndef EK_CLUSTER_IDENTITY_H
-#define EK_CLUSTER_IDENTITY_H
+#ifndef EK_EXPERT_IDENTITY_H
+#define EK_EXPERT_IDENTITY_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,14 +22,14 @@
 #define EK_IDENTITY_SAMPLES  32 /* of each tensor */
 #define EK_IDENTITY_SAMPLE_B 64 /* bytes of one */
 
-/** @return EK_OK; EK_EINTERNAL the library has no SHA-256 */
-EK_MUST ek_status ek_cluster_identity(const ek_gguf *gguf, uint8_t out_identity[EK_IDENTITY_BYTES]);
+/** @return EK_OK; EK_ENOMEM */
+EK_MUST ek_status ek_expert_identity(const ek_gguf *gguf, uint8_t out_identity[EK_IDENTITY_BYTES]);
 
-/** What ek_cluster_identity_print printed. @return false: it is none */
-EK_MUST bool ek_cluster_identity_scan(const char *text, uint8_t out_identity[EK_IDENTITY_BYTES]);
+/** What ek_expert_identity_print printed. @return false: it is none */
+EK_MUST bool ek_expert_identity_scan(const char *text, uint8_t out_identity[EK_IDENTITY_BYTES]);
 
 /** As hexadecimal digits, NUL-terminated. */
-void ek_cluster_identity_print(const uint8_t identity[EK_IDENTITY_BYTES],
-                               char out_text[EK_IDENTITY_HEX_MAX]);
+void ek_expert_identity_print(const uint8_t identity[EK_IDENTITY_BYTES],
+                              char out_text[EK_IDENTITY_HEX_MAX]);
 
 #endif

@@ -7,17 +7,17 @@
  * its turn at the compute pool, and sends the answer. Connections have a bound, and strangers lose
  * theirs after five seconds.
  */
-#ifndef EK_CLUSTER_WORKER_H
-#define EK_CLUSTER_WORKER_H
+#ifndef EK_WORKER_WORKER_H
+#define EK_WORKER_WORKER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/attr.h"
 #include "base/err.h"
-#include "cluster/params.h"
-#include "cluster/resident.h"
 #include "telemetry/metrics.h"
+#include "worker/params.h"
+#include "worker/resident.h"
 
 typedef struct ek_worker ek_worker;
 
@@ -48,31 +48,31 @@ typedef struct ek_worker_figures {
  * @return EK_OK; EK_EINVAL, EK_EINUSE, EK_EACCESS, EK_EIO listening; EK_ECONFIG certificates;
  *         EK_ENOMEM; EK_EINTERNAL
  */
-EK_MUST ek_status ek_cluster_worker_create(const ek_worker_params *params, ek_resident *resident,
-                                           ek_worker **out_worker, ek_err *err);
+EK_MUST ek_status ek_worker_create(const ek_worker_params *params, ek_resident *resident,
+                                   ek_worker **out_worker, ek_err *err);
 
 /** "127.0.0.1:7070": the host as configured, the port as it is. */
-const char *ek_cluster_worker_address(const ek_worker *worker);
+const char *ek_worker_address(const ek_worker *worker);
 
 /** Where bare data links are taken; 0: nowhere. */
-uint16_t ek_cluster_worker_plain_port(const ek_worker *worker);
+uint16_t ek_worker_plain_port(const ek_worker *worker);
 
 /** Fronts that are here now. */
-int32_t ek_cluster_worker_fronts(const ek_worker *worker);
+int32_t ek_worker_fronts(const ek_worker *worker);
 
 /** Has no dispatch been computed for longer than limit_us? Any thread. */
-bool ek_cluster_worker_healthy(const ek_worker *worker, int64_t limit_us);
+bool ek_worker_healthy(const ek_worker *worker, int64_t limit_us);
 
 /** Any thread. Counts are each of their moment, not all of one. */
-void ek_cluster_worker_figures(const ek_worker *worker, ek_worker_figures *out_figures);
+void ek_worker_figures_read(const ek_worker *worker, ek_worker_figures *out_figures);
 
 /**
  * Ask fronts to send no more, wait until they do not or timeout_us has passed, say good-bye.
  * @return EK_OK; EK_ETIMEOUT somebody still sent
  */
-EK_MUST ek_status ek_cluster_worker_drain(ek_worker *worker, int64_t timeout_us);
+EK_MUST ek_status ek_worker_drain(ek_worker *worker, int64_t timeout_us);
 
 /** Ends all connections. Accepts NULL. */
-void ek_cluster_worker_destroy(ek_worker *worker);
+void ek_worker_destroy(ek_worker *worker);
 
 #endif

@@ -4,18 +4,18 @@
  * `seats` and `fronts` change under the lock. What a connection's thread works with, its link and
  * its front's desk, is its own; others reach a link only to interrupt it, under the lock.
  */
-#ifndef EK_CLUSTER_WORKER_INTERNAL_H
-#define EK_CLUSTER_WORKER_INTERNAL_H
+#ifndef EK_WORKER_WORKER_INTERNAL_H
+#define EK_WORKER_WORKER_INTERNAL_H
 
 #include <stdatomic.h>
 
-#include "cluster/identity.h"
-#include "cluster/worker.h"
-#include "cluster/worker_moves.h"
+#include "expert/identity.h"
 #include "link/fabric.h"
+#include "worker/moves.h"
+#include "worker/worker.h"
 
 /* Two for each front, and as many for those who are only on their way in. */
-#define EK_WORKER_SEATS (4 * EK_CLUSTER_FRONTS_MAX)
+#define EK_WORKER_SEATS (4 * EK_WORKER_FRONTS_MAX)
 
 typedef enum ek_seat_state {
     EK_SEAT_FREE,
@@ -42,7 +42,7 @@ typedef struct ek_worker_front {
     ek_link *data;         /* of the seat that serves it; NULL: none */
     ek_resident_desk desk; /* of the data connection's thread, while one is attached */
     uint64_t n_dispatches; /* under the lock */
-    /* Of what moves (cluster/worker_moves.h). */
+    /* Of what moves (worker/moves.h). */
     bool takes_moves;      /* it said that it takes HAVE */
     uint64_t told, heeded; /* changes of what is offered that it was told of, and goes by */
     uint64_t outcome_told;
@@ -64,7 +64,7 @@ struct ek_worker {
     ek_sys_mutex lock;
     ek_sys_cond left; /* a data connection ended, or a front */
     ek_worker_seat seats[EK_WORKER_SEATS];
-    ek_worker_front fronts[EK_CLUSTER_FRONTS_MAX];
+    ek_worker_front fronts[EK_WORKER_FRONTS_MAX];
     uint32_t next_epoch; /* under the lock */
     uint8_t *welcome;    /* (welcome_bytes) body of WELCOME but for its token and what moves */
     size_t welcome_bytes;
@@ -80,23 +80,23 @@ struct ek_worker {
 };
 
 /** Run a control connection that began with this HELLO, to its end. */
-void ek_cluster_worker_control(ek_worker_seat *seat, const ek_wire_header *hello, const void *body);
+void ek_worker_control(ek_worker_seat *seat, const ek_wire_header *hello, const void *body);
 /** Run a data connection that began with this ATTACH, to its end. */
-void ek_cluster_worker_data(ek_worker_seat *seat, const ek_wire_header *attach, const void *body);
+void ek_worker_data(ek_worker_seat *seat, const ek_wire_header *attach, const void *body);
 
 /** A connection that has a link already gets a thread, which owns it. */
-void ek_cluster_worker_seat(ek_worker *worker, ek_link *link, bool is_control);
+void ek_worker_seat_take(ek_worker *worker, ek_link *link, bool is_control);
 
 /** Count a connection that is turned away. */
-static inline void ek_cluster_worker_turned_away(ek_worker *worker, ek_worker_refusal why)
+static inline void ek_worker_turned_away(ek_worker *worker, ek_worker_refusal why)
 {
     atomic_fetch_add_explicit(&worker->n_refused[why], 1, memory_order_relaxed);
 }
 
 /** Send a refusal, log and count it. */
-void ek_cluster_worker_refuse(ek_worker_seat *seat, const char *why);
+void ek_worker_refuse(ek_worker_seat *seat, const char *why);
 
 /** The load report's fields of a header. */
-void ek_cluster_worker_report(const ek_worker *worker, ek_wire_header *header);
+void ek_worker_load_report(const ek_worker *worker, ek_wire_header *header);
 
 #endif

@@ -5,14 +5,17 @@ Method: real workers and fronts on loopback; a manifest that does not come holds
 does not end."""
 import http.client
 import json
+import pathlib
 import re
 import socket
+import sys
 import threading
 import time
 import unittest
 
-from cluster_rig import MODEL, PROMPTS, Front, Worker, complete, harness, make_certs, metric
-from harness import wait_until
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
+from cluster_rig import MODEL, PROMPTS, Front, Worker, complete, harness, make_certs, metric  # noqa: E402
+from harness import wait_until  # noqa: E402
 
 
 def health_address(worker):

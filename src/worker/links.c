@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "cluster/worker_internal.h"
 #include "sys/clock.h"
 #include "sys/log.h"
 #include "sys/mem.h"
+#include "worker/worker_internal.h"
 
 #define LOAD_US 100000 /* between two load reports */
 #define FRONT_HUNG_US \
@@ -19,7 +19,7 @@
 #define GREETING_US 5000000
 #define SLICE_US    200000 /* of waiting for a dispatch, between two looks whether to end */
 
-void ek_cluster_worker_report(const ek_worker *worker, ek_wire_header *header)
+void ek_worker_load_report(const ek_worker *worker, ek_wire_header *header)
 {
     const ek_resident *r = worker->resident;
     bool draining = atomic_load_explicit(&worker->draining, memory_order_acquire);
@@ -49,8 +49,8 @@ static ek_status examine(const ek_worker *worker, const ek_wire_header *header,
         shape.n_layers != worker->shape.n_layers || shape.n_experts != worker->shape.n_experts ||
         shape.d_model != worker->shape.d_model || shape.top_k != worker->shape.top_k) {
         char own[EK_IDENTITY_HEX_MAX], theirs[EK_IDENTITY_HEX_MAX];
-        ek_cluster_identity_print(worker->identity, own);
-        ek_cluster_identity_print(hello->model, theirs);
+        ek_expert_identity_print(worker->identity, own);
+        ek_expert_identity_print(hello->model, theirs);
         return ek_err_set(err, EK_EFORMAT,
                           "this worker has model %.16s..., the front %.16s...; give both the same "
                           "file",
@@ -91,8 +91,8 @@ static ek_status let_in(ek_worker *worker, const ek_wire_shape *shape, const cha
     if (!front)
         return ek_err_set(err, EK_EFULL, "this worker serves %d fronts already (worker.fronts_max)",
                           (int)worker->params.fronts_max);
-    ek_cluster_resident_desk_close(&front->desk);
-    ek_status status = ek_cluster_resident_desk_open(worker->resident, shape, &front->desk);
+    ek_worker_resident_desk_close(&front->desk);
+    ek_status status = ek_worker_resident_desk_open(worker->resident, shape, &front->desk);
     /* From here on the thread of its data connection may find it, and sees the desk as it is. */
     ek_sys_mutex_lock(&worker->lock);
     if (status == EK_OK) {
@@ -115,7 +115,7 @@ static ek_status let_in(ek_worker *worker, const ek_wire_shape *shape, const cha
 static void let_out(ek_worker *worker, ek_worker_front *front)
 {
     ek_sys_mutex_lock(&worker->lock);
-    ek_cluster_worker_moves_left_locked(worker, front->epoch);
+    ek_worker_moves_left_locked(worker, front->epoch);
     front->is_used = false;
     memset(front->token, 0, sizeof front->token);
     if (front->data) front->data->ops->interrupt(front->data);
@@ -128,14 +128,14 @@ static ek_status welcome(ek_worker_seat *seat, ek_worker_front *front)
     ek_worker *worker = seat->worker;
     ek_wire_header header = ek_link_wire_header(EK_WIRE_WELCOME, front->epoch);
     header.body_bytes = (uint32_t)worker->welcome_bytes;
-    ek_cluster_worker_report(worker, &header);
+    ek_worker_load_report(worker, &header);
     uint8_t *body = ek_sys_calloc(1, worker->welcome_bytes);
     if (!body) return EK_ENOMEM;
-    ek_cluster_worker_moves_welcome(worker, front, body);
+    ek_worker_moves_welcome(worker, front, body);
     ek_status status = ek_link_send(seat->link, &header, (ek_span){body, worker->welcome_bytes},
                                     ek_sys_now_us() + GREETING_US);
     ek_sys_free(body);
-    return status == EK_OK ? ek_cluster_worker_moves_tell(seat, front) : status;
+    return status == EK_OK ? ek_worker_moves_tell(seat, front) : status;
 }
 
 /* ---- heartbeats ---- */
@@ -157,7 +157,7 @@ static bool open_half(ek_worker_seat *seat, const ek_wire_header *open, const ui
         ek_link_close(link);
         return false;
     }
-    ek_cluster_worker_seat(worker, link, false);
+    ek_worker_seat_take(worker, link, false);
     return true;
 }
 
@@ -175,15 +175,14 @@ static const char *keep_in_touch(ek_worker_seat *seat, ek_worker_front *front, e
         bool leaves = atomic_load_explicit(&worker->leaving, memory_order_acquire);
         if (leaves || now_us >= next_us) {
             ek_wire_header header = ek_link_wire_header(leaves ? EK_WIRE_BYE : EK_WIRE_LOAD, epoch);
-            ek_cluster_worker_report(worker, &header);
+            ek_worker_load_report(worker, &header);
             header.echo_us = echo_us;
             if (ek_link_send(seat->link, &header, (ek_span){0}, now_us + GREETING_US) != EK_OK)
                 return seat->link->broken.text;
             if (leaves) return "worker leaves";
             echo_us = 0;
             next_us = now_us + LOAD_US;
-            if (ek_cluster_worker_moves_tell(seat, front) != EK_OK)
-                return "it cannot be told what moves";
+            if (ek_worker_moves_tell(seat, front) != EK_OK) return "it cannot be told what moves";
         }
         ek_wire_header header;
         ek_status status = ek_link_receive(seat->link, &header, body, sizeof body, next_us);
@@ -196,7 +195,7 @@ static const char *keep_in_touch(ek_worker_seat *seat, ek_worker_front *front, e
             if (header.kind == EK_WIRE_BYE) return "front leaves";
             bool is_of_moves = header.kind == EK_WIRE_HEED || header.kind == EK_WIRE_ORDER;
             if (is_of_moves && header.epoch == epoch &&
-                ek_cluster_worker_moves_take(seat, front, &header, body, err) != EK_OK)
+                ek_worker_moves_take(seat, front, &header, body, err) != EK_OK)
                 return err->text;
             if (header.kind == EK_WIRE_OPEN && !open_half(seat, &header, body))
                 return "no data link of that kind can be opened";
@@ -207,14 +206,14 @@ static const char *keep_in_touch(ek_worker_seat *seat, ek_worker_front *front, e
     }
 }
 
-void ek_cluster_worker_control(ek_worker_seat *seat, const ek_wire_header *hello, const void *body)
+void ek_worker_control(ek_worker_seat *seat, const ek_wire_header *hello, const void *body)
 {
     ek_worker *worker = seat->worker;
     ek_wire_shape shape;
     ek_worker_front *front = NULL;
     ek_err err = {0};
     if (atomic_load_explicit(&worker->draining, memory_order_acquire)) {
-        ek_cluster_worker_refuse(seat, "this worker is about to end");
+        ek_worker_refuse(seat, "this worker is about to end");
         return;
     }
     ek_status status = examine(worker, hello, body, &shape, &err);
@@ -223,7 +222,7 @@ void ek_cluster_worker_control(ek_worker_seat *seat, const ek_wire_header *hello
     if (status == EK_OK)
         status = let_in(worker, &shape, seat->link->peer, takes_moves, &front, &err);
     if (status != EK_OK) {
-        ek_cluster_worker_refuse(seat, err.text);
+        ek_worker_refuse(seat, err.text);
         return;
     }
     uint32_t epoch = front->epoch;
@@ -336,11 +335,11 @@ static ek_status answer(ek_worker_seat *seat, ek_worker_front *front, const ek_w
     ek_span parts[2];
     atomic_store_explicit(&worker->last_dispatch_us, ek_sys_now_us(), memory_order_relaxed);
     ek_status status =
-        ek_cluster_resident_compute(worker->resident, &front->desk, header, &out, parts, err);
+        ek_worker_resident_compute(worker->resident, &front->desk, header, &out, parts, err);
     if (status != EK_OK) return status;
     atomic_fetch_add_explicit(&worker->n_layers, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&worker->n_rows, (uint64_t)header->n_rows, memory_order_relaxed);
-    ek_cluster_worker_report(worker, &out);
+    ek_worker_load_report(worker, &out);
     out.echo_us = 0;
     status = patiently(seat, front, link->ops->send(link, &out, parts, EK_COUNT_OF(parts)));
     while (status == EK_AGAIN)
@@ -348,12 +347,12 @@ static ek_status answer(ek_worker_seat *seat, ek_worker_front *front, const ek_w
     return status;
 }
 
-void ek_cluster_worker_data(ek_worker_seat *seat, const ek_wire_header *header, const void *body)
+void ek_worker_data(ek_worker_seat *seat, const ek_wire_header *header, const void *body)
 {
     ek_worker *worker = seat->worker;
     ek_worker_front *front = attach(seat, header, body);
     if (!front) {
-        ek_cluster_worker_refuse(seat, "no front was given this secret");
+        ek_worker_refuse(seat, "no front was given this secret");
         return;
     }
     ek_wire_header next = ek_link_wire_header(EK_WIRE_WELCOME, front->epoch);

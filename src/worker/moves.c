@@ -1,11 +1,11 @@
-#include "cluster/worker_moves.h"
+#include "worker/moves.h"
 
 #include <string.h>
 
-#include "cluster/worker_internal.h"
 #include "sys/clock.h"
 #include "sys/log.h"
 #include "sys/mem.h"
+#include "worker/worker_internal.h"
 
 #define HEED_US   10000000 /* for fronts to stop using what is to be given up */
 #define LOOK_US   50000
@@ -32,8 +32,8 @@ static void offer(ek_worker *worker, int32_t layer, int32_t expert, int64_t byte
 {
     ek_worker_moves *m = &worker->moves;
     ek_sys_mutex_lock(&worker->lock);
-    ek_cluster_set_add(&m->offered, layer, expert);
-    ek_cluster_set_add(&m->acquired, layer, expert);
+    ek_link_set_add(&m->offered, layer, expert);
+    ek_link_set_add(&m->acquired, layer, expert);
     m->used_bytes += bytes;
     m->generation++;
     m->outcome.n_done++;
@@ -44,12 +44,12 @@ static void offer(ek_worker *worker, int32_t layer, int32_t expert, int64_t byte
 static ek_status acquire(ek_worker *worker, const ek_wire_order *order, ek_err *err)
 {
     ek_worker_moves *m = &worker->moves;
-    int64_t each = ek_cluster_resident_bytes(worker->resident, order->layer);
+    int64_t each = ek_worker_resident_bytes(worker->resident, order->layer);
     ek_status status = EK_OK;
     for (int32_t i = 0; i < order->n_experts && status == EK_OK; i++) {
         int32_t expert = order->expert[i];
         ek_sys_mutex_lock(&worker->lock);
-        bool is_here = ek_cluster_set_has(&m->offered, order->layer, expert);
+        bool is_here = ek_link_set_has(&m->offered, order->layer, expert);
         bool fits = each <= worker->params.experts_bytes_max - m->used_bytes;
         m->outcome.n_done += is_here;
         ek_sys_mutex_unlock(&worker->lock);
@@ -59,9 +59,9 @@ static ek_status acquire(ek_worker *worker, const ek_wire_order *order, ek_err *
                               "layer %d, expert %d: there is no room for it "
                               "(worker.experts_bytes_max)",
                               (int)order->layer, (int)expert);
-        status = ek_cluster_acquire(&m->setup, order, expert, &m->progress, err);
+        status = ek_worker_acquire(&m->setup, order, expert, &m->progress, err);
         if (status != EK_OK) return status;
-        ek_cluster_resident_add(worker->resident, order->layer, expert);
+        ek_worker_resident_add(worker->resident, order->layer, expert);
         offer(worker, order->layer, expert, each);
     }
     return status;
@@ -75,12 +75,12 @@ static uint64_t withdraw(ek_worker *worker, const ek_wire_order *order, bool aga
     ek_sys_mutex_lock(&worker->lock);
     bool may = true;
     for (int32_t i = 0; i < order->n_experts; i++)
-        may &= ek_cluster_set_has(&m->acquired, order->layer, order->expert[i]);
+        may &= ek_link_set_has(&m->acquired, order->layer, order->expert[i]);
     for (int32_t i = 0; i < order->n_experts && may; i++) {
         if (again)
-            ek_cluster_set_add(&m->offered, order->layer, order->expert[i]);
+            ek_link_set_add(&m->offered, order->layer, order->expert[i]);
         else
-            ek_cluster_set_remove(&m->offered, order->layer, order->expert[i]);
+            ek_link_set_remove(&m->offered, order->layer, order->expert[i]);
     }
     if (may) generation = ++m->generation;
     ek_sys_mutex_unlock(&worker->lock);
@@ -107,7 +107,7 @@ static bool are_all_told(ek_worker *worker, uint64_t generation)
 static ek_status release(ek_worker *worker, const ek_wire_order *order, ek_err *err)
 {
     ek_worker_moves *m = &worker->moves;
-    int64_t each = ek_cluster_resident_bytes(worker->resident, order->layer);
+    int64_t each = ek_worker_resident_bytes(worker->resident, order->layer);
     uint64_t generation = withdraw(worker, order, false);
     if (generation == 0)
         return ek_err_set(err, EK_EINVAL,
@@ -121,9 +121,9 @@ static ek_status release(ek_worker *worker, const ek_wire_order *order, ek_err *
                           (int)order->layer);
     }
     for (int32_t i = 0; i < order->n_experts; i++) {
-        ek_cluster_resident_drop(worker->resident, order->layer, order->expert[i]);
+        ek_worker_resident_drop(worker->resident, order->layer, order->expert[i]);
         ek_sys_mutex_lock(&worker->lock);
-        ek_cluster_set_remove(&m->acquired, order->layer, order->expert[i]);
+        ek_link_set_remove(&m->acquired, order->layer, order->expert[i]);
         m->used_bytes -= each;
         m->generation++;
         m->outcome.n_done++;
@@ -158,7 +158,7 @@ static void carry_out(ek_worker *worker, const ek_wire_order *order)
     int64_t beg_us = ek_sys_now_us();
     ek_status status = order->verb == EK_WIRE_ACQUIRE ? acquire(worker, order, &err)
                                                       : release(worker, order, &err);
-    ek_cluster_acquire_hang_up(&m->line);
+    ek_worker_acquire_hang_up(&m->line);
     tell_log(worker, order, status, beg_us, &err);
     ek_sys_mutex_lock(&worker->lock);
     m->outcome.state = status == EK_OK ? EK_WIRE_MOVE_DONE : EK_WIRE_MOVE_FAILED;
@@ -191,7 +191,7 @@ static void moves_main(void *ctx)
 
 static ek_status copy_set(const ek_expert_set *from, bool empty, ek_expert_set *out_set)
 {
-    size_t bytes = ek_cluster_set_bytes(from->n_layers, from->n_experts);
+    size_t bytes = ek_link_set_bytes(from->n_layers, from->n_experts);
     *out_set = *from;
     out_set->bits = ek_sys_calloc(1, bytes);
     if (!out_set->bits) return EK_ENOMEM;
@@ -199,7 +199,7 @@ static ek_status copy_set(const ek_expert_set *from, bool empty, ek_expert_set *
     return EK_OK;
 }
 
-ek_status ek_cluster_worker_moves_open(ek_worker *worker, ek_err *err)
+ek_status ek_worker_moves_open(ek_worker *worker, ek_err *err)
 {
     ek_worker_moves *m = &worker->moves;
     const ek_resident_setup *setup = &worker->resident->setup;
@@ -226,7 +226,7 @@ ek_status ek_cluster_worker_moves_open(ek_worker *worker, ek_err *err)
     return status == EK_OK ? EK_OK : ek_err_set(err, EK_ENOMEM, "no memory for a worker");
 }
 
-void ek_cluster_worker_moves_close(ek_worker *worker)
+void ek_worker_moves_close(ek_worker *worker)
 {
     ek_worker_moves *m = &worker->moves;
     if (!m->is_open) return;
@@ -248,7 +248,7 @@ static bool moves(const ek_worker *worker)
     return worker->params.experts_bytes_max > 0;
 }
 
-void ek_cluster_worker_moves_welcome(ek_worker *worker, ek_worker_front *front, uint8_t *out_body)
+void ek_worker_moves_welcome(ek_worker *worker, ek_worker_front *front, uint8_t *out_body)
 {
     ek_worker_moves *m = &worker->moves;
     ek_wire_welcome head;
@@ -270,7 +270,7 @@ static size_t write_have(ek_worker *worker, ek_worker_front *front, uint8_t *bod
                          uint64_t *out_generation)
 {
     ek_worker_moves *m = &worker->moves;
-    size_t set_bytes = ek_cluster_set_bytes(m->offered.n_layers, m->offered.n_experts), bytes = 0;
+    size_t set_bytes = ek_link_set_bytes(m->offered.n_layers, m->offered.n_experts), bytes = 0;
     ek_sys_mutex_lock(&worker->lock);
     if (front->told != m->generation) {
         const ek_wire_have head = {.room_bytes = (uint64_t)worker->params.experts_bytes_max,
@@ -335,7 +335,7 @@ static ek_status tell_outcome(ek_worker_seat *seat, ek_worker_front *front)
     return send_outcome(seat, front->epoch, order_id, &outcome, why);
 }
 
-ek_status ek_cluster_worker_moves_tell(ek_worker_seat *seat, ek_worker_front *front)
+ek_status ek_worker_moves_tell(ek_worker_seat *seat, ek_worker_front *front)
 {
     if (!moves(seat->worker) || !front->takes_moves) return EK_OK;
     /* What it has, before what came of the order: whoever hears that it is done finds it there. */
@@ -361,7 +361,7 @@ static const char *accept_locked(ek_worker *worker, const ek_worker_front *front
     atomic_store_explicit(&m->progress.bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&m->progress.store_bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&m->progress.peer_bytes, 0, memory_order_relaxed);
-    int64_t each = ek_cluster_resident_bytes(worker->resident, order->layer);
+    int64_t each = ek_worker_resident_bytes(worker->resident, order->layer);
     m->outcome = (ek_wire_outcome){
         .state = EK_WIRE_MOVE_WORKING,
         .bytes_all =
@@ -390,8 +390,8 @@ static ek_status take_order(ek_worker_seat *seat, ek_worker_front *front,
     return send_outcome(seat, front->epoch, header->seq, &outcome, why);
 }
 
-ek_status ek_cluster_worker_moves_take(ek_worker_seat *seat, ek_worker_front *front,
-                                       const ek_wire_header *header, const void *body, ek_err *err)
+ek_status ek_worker_moves_take(ek_worker_seat *seat, ek_worker_front *front,
+                               const ek_wire_header *header, const void *body, ek_err *err)
 {
     ek_worker *worker = seat->worker;
     if (header->kind == EK_WIRE_ORDER) return take_order(seat, front, header, body, err);
@@ -405,7 +405,7 @@ ek_status ek_cluster_worker_moves_take(ek_worker_seat *seat, ek_worker_front *fr
     return is_known ? EK_OK : ek_err_set(err, EK_EFORMAT, "a HEED of what was never told");
 }
 
-void ek_cluster_worker_moves_left_locked(ek_worker *worker, uint32_t epoch)
+void ek_worker_moves_left_locked(ek_worker *worker, uint32_t epoch)
 {
     if (worker->moves.decider == epoch) worker->moves.decider = 0;
     ek_sys_cond_broadcast(&worker->moves.call);
@@ -422,7 +422,7 @@ static ek_status send_piece(ek_worker_seat *seat, const ek_wire_read *read)
     size_t all = t->bytes / (size_t)(t->dim[2] * t->dim[3]);
     ek_wire_header header = ek_link_wire_header(EK_WIRE_PIECE, 0);
     ek_sys_mutex_lock(&r->lock);
-    bool is_here = ek_cluster_set_has(&r->held, read->layer, read->expert);
+    bool is_here = ek_link_set_has(&r->held, read->layer, read->expert);
     ek_sys_mutex_unlock(&r->lock);
     ek_span piece = {0};
     if (is_here && read->offset <= all && read->bytes <= all - read->offset)
@@ -432,8 +432,7 @@ static ek_status send_piece(ek_worker_seat *seat, const ek_wire_read *read)
     return ek_link_send(seat->link, &header, piece, ek_sys_now_us() + ANSWER_US);
 }
 
-void ek_cluster_worker_moves_serve(ek_worker_seat *seat, const ek_wire_header *header,
-                                   const void *body)
+void ek_worker_moves_serve(ek_worker_seat *seat, const ek_wire_header *header, const void *body)
 {
     ek_worker *worker = seat->worker;
     ek_wire_header next = *header;
@@ -443,7 +442,7 @@ void ek_cluster_worker_moves_serve(ek_worker_seat *seat, const ek_wire_header *h
     ek_status status = ek_link_wire_read_read(&worker->shape, &next, body, &read, &err);
     if (status == EK_OK && memcmp(read.model, worker->identity, sizeof read.model) != 0)
         status = ek_err_set(&err, EK_EFORMAT, "this worker has another model");
-    if (status != EK_OK) ek_cluster_worker_refuse(seat, err.text);
+    if (status != EK_OK) ek_worker_refuse(seat, err.text);
     while (status == EK_OK) {
         int64_t until_us = ek_sys_now_us() + IDLE_US;
         status = send_piece(seat, &read);
