@@ -223,6 +223,7 @@ static ek_status take_outcome(ek_member *member, const ek_wire_header *header, c
     if (is_over) {
         end_order_locked(member);
         bool failed = outcome.state != EK_WIRE_MOVE_DONE;
+        m->n_failed += failed;
         m->retry_us = failed ? now_us + m->pause_us : 0;
         m->pause_us = !failed                          ? PAUSE_US
                       : 2 * m->pause_us < PAUSE_MAX_US ? 2 * m->pause_us

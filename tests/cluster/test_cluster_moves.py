@@ -280,14 +280,14 @@ class Bytes(Case):
         return self.worker("w0", "*:0-15", "--manifest", self.manifest, *ROOM, *arguments,
                            model=self.tmp / "part" / MODEL.name)
 
-    def damaged(self, *experts):
-        """A copy of the model in which experts of layer 0 are not what they were, where no sample looks."""
+    def damaged(self, *experts, layers=(0,)):
+        """A copy of the model in which experts of these layers are not what they were, where no sample looks."""
         other = self.tmp / "other"
         other.mkdir()
         shutil.copy(MODEL, other)
         with open(other / MODEL.name, "r+b") as file:
             for shard in json.loads(self.manifest.read_text())["body"]["files"][0]["shards"]:
-                if shard.get("layer") == 0 and shard.get("expert") in experts:
+                if shard.get("layer") in layers and shard.get("expert") in experts:
                     file.seek(shard["offset"] + 40)
                     byte = file.read(1)
                     file.seek(shard["offset"] + 40)
@@ -367,6 +367,21 @@ class Bytes(Case):
         shutil.copy(MODEL, empty)
         wait_until(lambda: n_acquired(front, a) == 1, "the next try")
         wait_until(lambda: worker_of(front, a)["acquired"]["why"] == "", "what came of it")
+
+    def test_rebalancing_gives_up_what_nobody_has(self):
+        few = self.tmp / "few"
+        done = run("fetch", MODEL.parent, "--manifest", self.manifest, "--out", few, "--experts", "*:0-3")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        a = self.worker("w0", "*:0-3", "--manifest", self.manifest, *ROOM, model=few / MODEL.name)
+        b = self.worker("w1", "*:4-31", model=self.damaged(*range(4, 32), layers=range(4)))
+        front = self.front([a, b], *Rebalance.QUICK)
+        until = time.monotonic() + harness.PATIENCE_S
+        # Nothing of what is relieved can be had, so the rebalance ends; it is not waited for until it is late.
+        while (cluster(front)["rebalance"] or {}).get("failed", 0) == 0:
+            self.assertLess(time.monotonic(), until, a.log_text())
+            complete(front, PROMPTS[0], 48)
+        self.assertEqual(n_acquired(front, a), 0)
+        self.assertIn("has other bytes", worker_of(front, a)["acquired"]["why"])
 
     def test_strangers_get_no_bytes(self):
         a = self.worker("w0", "*:0-15")
