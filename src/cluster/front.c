@@ -214,6 +214,7 @@ void ek_cluster_front_destroy(ek_front *front)
         ek_cluster_member_moves_close(m);
     }
     ek_sys_free(front->members);
+    ek_sys_free(front->placing.target);
     ek_link_fabric_destroy(front->tls);
     ek_link_fabric_destroy(front->tcp);
     ek_link_fabric_destroy(front->ucx);

@@ -142,11 +142,54 @@ EK_MUST ek_status ek_cluster_front_drain(ek_front *front, const char *address, b
  * so or something else is wanted. From then on this front decides what the worker has.
  * @param experts as link/expert_set.h reads them
  * @return EK_OK; EK_ENOTFOUND no such worker; EK_EINVAL experts, or one that it was started with;
- *         EK_EUNSUPPORTED it acquires none, or is not there; EK_EFULL it has no room for so many;
+ *         EK_EUNSUPPORTED it acquires none, or is not there, or a placement is under way; EK_EFULL
+ *         it has no room for so many;
  *         EK_ENOMEM
  */
 EK_MUST ek_status ek_cluster_front_move(ek_front *front, const char *address, const char *experts,
                                         bool release, ek_err *err);
+
+/** Which device of a placement a worker is. */
+typedef struct ek_cluster_device {
+    const char *worker; /* address, as configured */
+    int32_t device;
+} ek_cluster_device;
+
+/** A placement for all workers (docs/formats/placement.md); all borrowed for the call. */
+typedef struct ek_cluster_placement {
+    int32_t n_layers;
+    int32_t n_slots;
+    const int32_t *slot_expert; /* (n_layers, n_slots) -1: empty; a device's are adjacent */
+    int32_t n_named;
+    const ek_cluster_device
+        *named; /* (n_named) the other workers have the devices left, in order */
+} ek_cluster_placement;
+
+/**
+ * Have every worker acquire what its device has, and release what else it acquired: layer by layer,
+ * what comes before what goes. Begins now; one that is under way gives way. Until it has ended
+ * rebalancing stands still, and ek_cluster_front_move is refused.
+ * @return EK_OK; EK_EINVAL it does not fit the model or the workers; EK_ENOTFOUND no such worker;
+ *         EK_EFULL a worker has no room for its part; EK_EUNSUPPORTED a worker does not serve;
+ *         EK_ENOMEM
+ */
+EK_MUST ek_status ek_cluster_front_place(ek_front *front, const ek_cluster_placement *placement,
+                                         ek_err *err);
+
+/** What has become of the placement that was given last. */
+typedef struct ek_placement_report {
+    uint64_t number;   /* the first one's is 1 */
+    const char *state; /* "moving", "done", "failed" */
+    int32_t layer;     /* being brought about; -1: it has ended */
+    int32_t n_layers;
+    int64_t n_acquire, n_acquired; /* experts to come, of all workers and layers; and that came */
+    int64_t n_release, n_released;
+    int64_t us;                   /* that it takes, or took */
+    char why[EK_CLUSTER_WHY_MAX]; /* it has failed; else empty */
+} ek_placement_report;
+
+/** @return false: none was given yet */
+bool ek_cluster_front_placement(ek_front *front, ek_placement_report *out_report);
 
 /** After the engine. Accepts NULL. */
 void ek_cluster_front_destroy(ek_front *front);

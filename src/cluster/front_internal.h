@@ -5,6 +5,7 @@
 #define EK_CLUSTER_FRONT_INTERNAL_H
 
 #include "cluster/member.h"
+#include "cluster/placing.h"
 #include "link/wire.h"
 #include "sys/mem.h"
 
@@ -21,7 +22,8 @@ struct ek_front {
     int64_t expert_bytes;           /* of one expert of a layer, at most */
     struct ek_rebalance *rebalance; /* NULL: off */
     _Atomic bool stopping;
-    ek_sys_mutex lock; /* texts and sets of members */
+    ek_sys_mutex lock;  /* texts and sets of members, and: */
+    ek_placing placing; /* the placement that was given last */
 
     /* Counted by the engine's thread; up and losses of members by theirs. */
     ek_sys_region metrics_region; /* where nobody else has a registry */

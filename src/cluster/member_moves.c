@@ -362,10 +362,14 @@ ek_status ek_cluster_member_moves_send(ek_member *member, const ek_session *sess
     uint8_t body[sizeof order];
     ek_status status = send_heed(member, session, control);
     if (status != EK_OK) return status;
+    int64_t now_us = ek_sys_now_us();
+    ek_placement_report placed;
     ek_sys_mutex_lock(&front->lock);
-    bool is_due = next_order_locked(member, ek_sys_now_us(), &order);
+    bool has_ended = ek_cluster_placing_step_locked(front, now_us, &placed);
+    bool is_due = next_order_locked(member, now_us, &order);
     uint64_t id = member->moves.order.id;
     ek_sys_mutex_unlock(&front->lock);
+    if (has_ended) ek_cluster_placing_log(&placed);
     if (!is_due) return EK_OK;
     ek_wire_header header = ek_link_wire_header(EK_WIRE_ORDER, session->epoch);
     header.seq = id;

@@ -121,7 +121,11 @@ static ek_status move(ek_front *front, ek_member *member, const char *experts, b
     ek_status status = ek_link_set_parse(experts, &set, err);
     if (status == EK_OK) {
         ek_sys_mutex_lock(&front->lock);
-        if (member->moves.is_able)
+        if (ek_cluster_placing_is_moving_locked(front))
+            status = ek_err_set(err, EK_EUNSUPPORTED,
+                                "a placement is being brought about; until it has ended it says "
+                                "what workers have");
+        else if (member->moves.is_able)
             status = want_locked(member, &set, release, err);
         else
             status = ek_err_set(err, EK_EUNSUPPORTED,

@@ -334,7 +334,9 @@ static void begin_step(ek_rebalance *r, const ek_place_step *step)
     r->step_layer = step->layer;
     r->step_replicas = step->n_replicas;
     ek_sys_mutex_lock(&front->lock);
-    for (int32_t d = 0; d < r->n_devices; d++) {
+    /* A placement that has come meanwhile has a say alone: go_on takes the step back. */
+    bool may = !ek_cluster_placing_is_moving_locked(front);
+    for (int32_t d = 0; d < r->n_devices && may; d++) {
         ek_member_moves *m = &front->members[d].moves;
         int32_t beg = r->slot_beg[d], end = r->slot_beg[d + 1];
         r->failed[d] = m->n_failed;
@@ -349,6 +351,7 @@ static void begin_step(ek_rebalance *r, const ek_place_step *step)
         m->is_ours = true;
     }
     ek_sys_mutex_unlock(&front->lock);
+    if (!may) return;
     ek_log(EK_LOG_INFO, "cluster", "rebalance_step", "layer=%d replicas=%d bytes=%lld",
            (int)step->layer, (int)step->n_replicas, (long long)step->bytes);
 }
@@ -402,6 +405,20 @@ static void watch_step(ek_rebalance *r, int64_t now_us)
     if (status == EK_OK) r->n_moved += r->step_replicas;
 }
 
+/* A placement that was given says what workers have, until that is so: the step is over. */
+static bool makes_way(ek_rebalance *r, int64_t now_us)
+{
+    ek_sys_mutex_lock(&r->front->lock);
+    bool is_placing = ek_cluster_placing_is_moving_locked(r->front);
+    ek_sys_mutex_unlock(&r->front->lock);
+    if (is_placing && r->step_id != 0) {
+        /* It may have been taken back already. */
+        (void)!ek_place_controller_fail(r->controller, now_us, r->step_id);
+        r->step_id = 0;
+    }
+    return is_placing;
+}
+
 static void log_outlook(const ek_place_outlook *o)
 {
     bool begins = o->verdict <= EK_PLACE_REQUIRED;
@@ -436,9 +453,10 @@ static void go_on(ek_rebalance *r, int64_t now_us)
     ek_place_step step;
     ek_place_outlook outlook;
     bool is_new = false;
+    bool is_placing = makes_way(r, now_us);
     if (r->step_id != 0) watch_step(r, now_us);
     follow(r, now_us);
-    if (r->step_id == 0 && r->n_moved < r->front->params.rebalance_moves) {
+    if (!is_placing && r->step_id == 0 && r->n_moved < r->front->params.rebalance_moves) {
         ek_arena scratch = ek_arena_over(r->scratch, r->scratch_bytes);
         is_new = ek_place_controller_decide(r->controller, now_us, scratch, &outlook) == EK_OK;
         if (is_new) log_outlook(&outlook);
