@@ -136,6 +136,27 @@ static void add_rebalance(ek_front *front, ek_buf *json)
     ek_http_buf_addz(json, "}}");
 }
 
+/* "placement": {...}, or null where none was given. */
+static void add_placement(ek_front *front, ek_buf *json)
+{
+    ek_placement_report p;
+    if (!ek_cluster_front_placement(front, &p)) {
+        ek_http_buf_addz(json, ",\"placement\":null");
+        return;
+    }
+    ek_http_buf_addf(json, ",\"placement\":{\"number\":%llu", (unsigned long long)p.number);
+    ek_http_json_add_string(json, "state", p.state);
+    ek_http_json_add_int(json, "layer", p.layer);
+    ek_http_json_add_int(json, "layers", p.n_layers);
+    ek_http_json_add_int(json, "acquire", p.n_acquire);
+    ek_http_json_add_int(json, "acquired", p.n_acquired);
+    ek_http_json_add_int(json, "release", p.n_release);
+    ek_http_json_add_int(json, "released", p.n_released);
+    ek_http_json_add_number(json, "seconds", 1e-6 * (double)p.us);
+    ek_http_json_add_string(json, "why", p.why);
+    ek_http_buf_addz(json, "}");
+}
+
 static void report(void *ctx, ek_buf *json)
 {
     ek_front *front = ctx;
@@ -152,6 +173,7 @@ static void report(void *ctx, ek_buf *json)
     add_overlap(&counts, json);
     ek_http_buf_addz(json, "}");
     add_rebalance(front, json);
+    add_placement(front, json);
     ek_http_buf_addz(json, "}");
 }
 
@@ -163,6 +185,24 @@ static ek_status drain(void *ctx, const char *worker, bool drains, ek_err *err)
 static ek_status move(void *ctx, const char *worker, const char *experts, bool release, ek_err *err)
 {
     return ek_cluster_front_move(ctx, worker, experts, release, err);
+}
+
+static ek_status place_workers(void *ctx, const ek_gateway_placement *p, ek_err *err)
+{
+    ek_cluster_device named[EK_CLUSTER_WORKERS_MAX];
+    if (p->n_named > EK_CLUSTER_WORKERS_MAX)
+        return ek_err_set(err, EK_EINVAL, "devices for %d workers; there are %d at most",
+                          (int)p->n_named, EK_CLUSTER_WORKERS_MAX);
+    for (int32_t i = 0; i < p->n_named; i++)
+        named[i] = (ek_cluster_device){.worker = p->named[i].worker, .device = p->named[i].device};
+    const ek_cluster_placement placement = {
+        .n_layers = p->n_layers,
+        .n_slots = p->n_slots,
+        .slot_expert = p->slot_expert,
+        .n_named = p->n_named,
+        .named = named,
+    };
+    return ek_cluster_front_place(ctx, &placement, err);
 }
 
 /* ---- life ---- */
@@ -184,8 +224,11 @@ ek_status ek_cli_front_open(const ek_config *config, ek_metrics *metrics, bool (
     const ek_model *model = out_front->file->model;
     status = ek_cluster_front_create(&config->cluster, model, tokens_max, metrics,
                                      &out_front->front, err);
-    out_front->gateway = (ek_gateway_cluster){
-        .ctx = out_front->front, .report = report, .drain = drain, .move = move};
+    out_front->gateway = (ek_gateway_cluster){.ctx = out_front->front,
+                                              .report = report,
+                                              .drain = drain,
+                                              .move = move,
+                                              .place = place_workers};
     if (status == EK_OK)
         status =
             wait_for_workers(out_front->front, config->cluster.join_timeout_us, hurry, ctx, err);

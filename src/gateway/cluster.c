@@ -13,7 +13,7 @@
 #define ADDRESS_MAX 256
 #define EXPERTS_MAX 4096
 
-static const ek_gateway_cluster *cluster_of(ek_call *call)
+const ek_gateway_cluster *ek_gateway_call_cluster(ek_call *call)
 {
     /* Pairs with attach_cluster. */
     const ek_gateway_cluster *cluster =
@@ -28,7 +28,7 @@ static const ek_gateway_cluster *cluster_of(ek_call *call)
 
 void ek_gateway_run_cluster(ek_call *call)
 {
-    const ek_gateway_cluster *cluster = cluster_of(call);
+    const ek_gateway_cluster *cluster = ek_gateway_call_cluster(call);
     if (!cluster) return;
     cluster->report(cluster->ctx, &call->http.reply.body);
     ek_gateway_call_json(call);
@@ -68,7 +68,7 @@ static bool read_body(ek_call *call, char out_address[ADDRESS_MAX], char *out_ex
 
 static void change(ek_call *call, bool drain)
 {
-    const ek_gateway_cluster *cluster = cluster_of(call);
+    const ek_gateway_cluster *cluster = ek_gateway_call_cluster(call);
     char address[ADDRESS_MAX];
     ek_fault fault;
     ek_err err = {0};
@@ -100,7 +100,7 @@ void ek_gateway_run_cluster_resume(ek_call *call)
 
 static void move(ek_call *call, bool release)
 {
-    const ek_gateway_cluster *cluster = cluster_of(call);
+    const ek_gateway_cluster *cluster = ek_gateway_call_cluster(call);
     char address[ADDRESS_MAX], experts[EXPERTS_MAX];
     ek_fault fault;
     ek_err err = {0};

@@ -36,6 +36,12 @@ void ek_gateway_run_cluster_resume(ek_call *call);
 void ek_gateway_run_cluster_acquire(ek_call *call);
 void ek_gateway_run_cluster_release(ek_call *call);
 
+/** What the gateway asks of the cluster; NULL: there is none, and the call has its fault. */
+const struct ek_gateway_cluster *ek_gateway_call_cluster(ek_call *call);
+
+/* cluster_place.c */
+void ek_gateway_run_cluster_place(ek_call *call);
+
 /* page.c */
 void ek_gateway_run_page(ek_call *call);
 

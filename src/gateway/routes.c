@@ -26,6 +26,8 @@ static const ek_route routes[] = {
      ek_gateway_run_cluster_acquire},
     {"/v1/cluster/release", EK_METHOD_POST, false, false, WORKER, false, ADMIN,
      ek_gateway_run_cluster_release},
+    {"/v1/cluster/place", EK_METHOD_POST, false, false, WORKER, false, ADMIN,
+     ek_gateway_run_cluster_place},
     {"/tokenize", EK_METHOD_POST, ENGINE, WORK, WORKER, false, false, ek_gateway_run_tokenize},
     {"/detokenize", EK_METHOD_POST, ENGINE, WORK, WORKER, false, false, ek_gateway_run_detokenize},
     {"/health", EK_METHOD_GET, false, false, false, HEALTH, false, ek_gateway_run_ready},
