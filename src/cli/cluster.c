@@ -8,21 +8,21 @@
 #include <string.h>
 
 #include "cli/args.h"
+#include "cli/cluster_call.h"
+#include "cli/cluster_place.h"
 #include "cli/exit.h"
 #include "cli/http.h"
-#include "gateway/admin.h"
 #include "link/certs.h"
 #include "sys/clock.h"
 #include "sys/file.h"
 #include "sys/mem.h"
 
-#define CALL_TIMEOUT_US 10000000
-#define NODES_MAX       256
-#define DAY_S           INT64_C(86400)
-#define AUTHORITY_DAYS  3650
-#define NODE_DAYS       397
-#define MIB             1048576.0
-#define BACKDATE_S      3600 /* clocks of two machines differ */
+#define NODES_MAX      256
+#define DAY_S          INT64_C(86400)
+#define AUTHORITY_DAYS 3650
+#define NODE_DAYS      397
+#define MIB            1048576.0
+#define BACKDATE_S     3600 /* clocks of two machines differ */
 
 enum {
     OPTION_OUT,
@@ -33,6 +33,8 @@ enum {
     OPTION_URL,
     OPTION_JSON,
     OPTION_ADMIN_KEY_FILE,
+    OPTION_DEVICE_OF,
+    OPTION_NO_WAIT,
 };
 
 static const ek_cli_option options[] = {
@@ -46,6 +48,10 @@ static const ek_cli_option options[] = {
     {OPTION_ADMIN_KEY_FILE, "admin-key-file", "FILE",
      "the front's admin key, for changes (default $EVENKEEL_ADMIN_KEY)", NULL},
     {OPTION_JSON, "json", NULL, "status: print the front's own JSON", NULL},
+    {OPTION_DEVICE_OF, "device-of", "WORKER=N",
+     "place: the worker is device N of the file; may be given again (default: in their order)",
+     NULL},
+    {OPTION_NO_WAIT, "no-wait", NULL, "place: end when the front has begun", NULL},
 };
 
 typedef struct job {
@@ -53,9 +59,9 @@ typedef struct job {
     const char *worker;  /* of drain, resume, acquire and release */
     const char *experts; /* of the latter two */
     const char *out;
-    const char *url;
+    ek_cli_cluster_call call;
+    ek_cli_placing placing; /* of place */
     int64_t days;
-    const char *admin_key_file;
     bool renew;
     bool json;
     ek_certs_node node[NODES_MAX];
@@ -103,66 +109,7 @@ static int init(const job *j)
     return code;
 }
 
-/* ---- talking to a front ---- */
-
-/* The first key of the file, else the environment's; "": none is named. */
-static int read_admin_key(const job *j, char out_key[EK_ADMIN_KEY_BYTES_MAX + 1])
-{
-    const char *set = getenv("EVENKEEL_ADMIN_KEY");
-    const char *path = j->admin_key_file;
-    ek_str text = ek_str_from(set ? set : ""), key = {0};
-    char *owned = NULL;
-    int32_t line = 0;
-    ek_err err = {0};
-    if (path) {
-        if (ek_sys_file_read(path, EK_ADMIN_FILE_BYTES_MAX, &text, &err) < 0)
-            return ek_cli_fail_err(&err);
-        owned = (char *)(uintptr_t)text.data;
-    }
-    bool found = ek_gateway_admin_next(&text, &line, &key) && key.len <= EK_ADMIN_KEY_BYTES_MAX;
-    if (found) memcpy(out_key, key.data, key.len);
-    out_key[found ? key.len : 0] = '\0';
-    ek_sys_free(owned);
-    if (found || !path) return EK_EXIT_OK;
-    return ek_cli_fail(EK_EXIT_DATA, "%s: there is no admin key in it", path);
-}
-
-static int call(const job *j, const char *path, const char *body, const char *bearer,
-                ek_cli_http_reply *out_reply)
-{
-    char url[1024];
-    ek_err err = {0};
-    ek_cli_http *http;
-    if (ek_cli_http_url(j->url, path, url, sizeof url, &err) < 0 ||
-        ek_cli_http_open(&http, &err) < 0)
-        return ek_cli_fail_err(&err);
-    const ek_cli_http_call one = {
-        .url = url, .body = body, .bearer = bearer, .timeout_us = CALL_TIMEOUT_US};
-    ek_status status = ek_cli_http_run(http, &one, out_reply, &err);
-    ek_cli_http_close(http);
-    if (status < 0) return ek_cli_fail(EK_EXIT_UNAVAILABLE, "%s", err.text);
-    if (out_reply->code == 200) return EK_EXIT_OK;
-    ek_str text = ek_cli_text_str(&out_reply->body);
-    json_t *root = json_loadb(text.data, text.len, 0, NULL);
-    const char *message =
-        json_string_value(json_object_get(json_object_get(root, "error"), "message"));
-    ek_cli_fail(EK_EXIT_FAILURE, "%s: HTTP %ld: %s", url, out_reply->code,
-                message ? message : "no error message");
-    json_decref(root);
-    ek_cli_text_free(&out_reply->body);
-    return EK_EXIT_FAILURE;
-}
-
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
-
-static double number_of(const json_t *object, const char *key)
-{
-    return json_number_value(json_object_get(object, key));
-}
+/* ---- looking at a front, and changing it ---- */
 
 /* A figure with so many decimals, or that there is none. */
 static void measured(double value, int decimals, char out_text[16])
@@ -179,15 +126,19 @@ static void print_moves(const json_t *worker)
     const json_t *acquired = json_object_get(worker, "acquired");
     const json_t *move = json_object_get(acquired, "move");
     const double mib = 1048576.0;
-    if (number_of(acquired, "room_bytes") <= 0) return;
-    printf("%s: %.0f experts acquired, %.1f of %.1f MiB", text_of(worker, "address"),
-           number_of(acquired, "experts"), number_of(acquired, "bytes") / mib,
-           number_of(acquired, "room_bytes") / mib);
+    if (ek_cli_cluster_number(acquired, "room_bytes") <= 0) return;
+    printf("%s: %.0f experts acquired, %.1f of %.1f MiB", ek_cli_cluster_text(worker, "address"),
+           ek_cli_cluster_number(acquired, "experts"),
+           ek_cli_cluster_number(acquired, "bytes") / mib,
+           ek_cli_cluster_number(acquired, "room_bytes") / mib);
     if (json_is_object(move))
-        printf("; %ss %.0f of layer %.0f, %.0f done, %.1f of %.1f MiB", text_of(move, "verb"),
-               number_of(move, "experts"), number_of(move, "layer"), number_of(move, "done"),
-               number_of(move, "bytes") / mib, number_of(move, "bytes_all") / mib);
-    if (text_of(acquired, "why")[0]) printf("; last: %s", text_of(acquired, "why"));
+        printf("; %ss %.0f of layer %.0f, %.0f done, %.1f of %.1f MiB",
+               ek_cli_cluster_text(move, "verb"), ek_cli_cluster_number(move, "experts"),
+               ek_cli_cluster_number(move, "layer"), ek_cli_cluster_number(move, "done"),
+               ek_cli_cluster_number(move, "bytes") / mib,
+               ek_cli_cluster_number(move, "bytes_all") / mib);
+    if (ek_cli_cluster_text(acquired, "why")[0])
+        printf("; last: %s", ek_cli_cluster_text(acquired, "why"));
     printf("\n");
 }
 
@@ -205,26 +156,33 @@ static bool print_workers(ek_str body)
     for (size_t i = 0; i < json_array_size(workers); i++) {
         const json_t *w = json_array_get(workers, i);
         char latency[16], bandwidth[16];
-        measured(number_of(w, "link_latency_ms"), 3, latency);
-        measured(1e-6 * number_of(w, "link_bytes_per_s"), 1, bandwidth);
+        measured(ek_cli_cluster_number(w, "link_latency_ms"), 3, latency);
+        measured(1e-6 * ek_cli_cluster_number(w, "link_bytes_per_s"), 1, bandwidth);
         printf("%-24s %-9s %-6s %8.0f %9.1f %7.0f %8.2f %8s %9s %11.0f %8.2f/%8.2f  %s\n",
-               text_of(w, "address"), text_of(w, "state"), text_of(w, "fabric"),
-               number_of(w, "experts"), number_of(w, "weight_bytes") / MIB, number_of(w, "threads"),
-               number_of(w, "round_trip_ms"), latency, bandwidth, number_of(w, "dispatches"),
-               number_of(w, "buffer_used_bytes") / MIB, number_of(w, "buffer_reserved_bytes") / MIB,
-               text_of(w, "why"));
+               ek_cli_cluster_text(w, "address"), ek_cli_cluster_text(w, "state"),
+               ek_cli_cluster_text(w, "fabric"), ek_cli_cluster_number(w, "experts"),
+               ek_cli_cluster_number(w, "weight_bytes") / MIB, ek_cli_cluster_number(w, "threads"),
+               ek_cli_cluster_number(w, "round_trip_ms"), latency, bandwidth,
+               ek_cli_cluster_number(w, "dispatches"),
+               ek_cli_cluster_number(w, "buffer_used_bytes") / MIB,
+               ek_cli_cluster_number(w, "buffer_reserved_bytes") / MIB,
+               ek_cli_cluster_text(w, "why"));
     }
     for (size_t i = 0; i < json_array_size(workers); i++)
         print_moves(json_array_get(workers, i));
     const json_t *rows = json_object_get(root, "rows");
     printf("rows redone %.0f, degraded %.0f; layers failed %.0f; answers late %.0f, stale %.0f\n",
-           number_of(rows, "redone"), number_of(rows, "degraded"), number_of(rows, "failed_layers"),
-           number_of(rows, "late_answers"), number_of(rows, "stale_answers"));
+           ek_cli_cluster_number(rows, "redone"), ek_cli_cluster_number(rows, "degraded"),
+           ek_cli_cluster_number(rows, "failed_layers"),
+           ek_cli_cluster_number(rows, "late_answers"),
+           ek_cli_cluster_number(rows, "stale_answers"));
+    ek_cli_placing_print(json_object_get(root, "placement"));
     const json_t *overlap = json_object_get(root, "overlap");
     printf("exchange with workers %.3f s, of which %.1f %% behind the front's own work; layers "
            "overlapped %.0f\n",
-           number_of(overlap, "exchange_s"), 100 * number_of(overlap, "efficiency"),
-           number_of(overlap, "layers"));
+           ek_cli_cluster_number(overlap, "exchange_s"),
+           100 * ek_cli_cluster_number(overlap, "efficiency"),
+           ek_cli_cluster_number(overlap, "layers"));
     json_decref(root);
     return true;
 }
@@ -232,13 +190,13 @@ static bool print_workers(ek_str body)
 static int show(const job *j)
 {
     ek_cli_http_reply reply;
-    int code = call(j, "/v1/cluster", NULL, NULL, &reply);
+    int code = ek_cli_cluster_get(&j->call, &reply);
     if (code != EK_EXIT_OK) return code;
     ek_str body = ek_cli_text_str(&reply.body);
     if (j->json)
         printf("%.*s\n", EK_STR_ARG(body));
     else if (!print_workers(body))
-        code = ek_cli_fail(EK_EXIT_FAILURE, "%s: the answer is no list of workers", j->url);
+        code = ek_cli_fail(EK_EXIT_FAILURE, "%s: the answer is no list of workers", j->call.url);
     ek_cli_text_free(&reply.body);
     return code;
 }
@@ -248,14 +206,13 @@ static int change(const job *j)
     ek_cli_http_reply reply;
     if (!j->worker)
         return ek_cli_fail(EK_EXIT_USAGE, "cluster %s: say which worker: HOST:PORT", j->verb);
-    char body[256], path[32], key[EK_ADMIN_KEY_BYTES_MAX + 1];
+    char body[256], path[32];
     /* An address needs no escaping; what does is none. */
     if (strpbrk(j->worker, "\"\\") || strlen(j->worker) > 200)
         return ek_cli_fail(EK_EXIT_USAGE, "cluster %s: '%.200s' is no address", j->verb, j->worker);
     snprintf(body, sizeof body, "{\"worker\":\"%s\"}", j->worker);
     snprintf(path, sizeof path, "/v1/cluster/%s", j->verb);
-    int code = read_admin_key(j, key);
-    if (code == EK_EXIT_OK) code = call(j, path, body, key[0] ? key : NULL, &reply);
+    int code = ek_cli_cluster_post(&j->call, path, body, &reply);
     if (code != EK_EXIT_OK) return code;
     printf("%s: %s\n", j->worker, strcmp(j->verb, "drain") == 0 ? "drained" : "takes work again");
     ek_cli_text_free(&reply.body);
@@ -266,7 +223,7 @@ static int change(const job *j)
 static int move(const job *j)
 {
     ek_cli_http_reply reply;
-    char path[32], body[8192], key[EK_ADMIN_KEY_BYTES_MAX + 1];
+    char path[32], body[8192];
     if (!j->worker || !j->experts)
         return ek_cli_fail(EK_EXIT_USAGE,
                            "cluster %s: say which worker and which experts: HOST:PORT "
@@ -280,8 +237,7 @@ static int move(const job *j)
                            j->verb);
     body[n] = '\0';
     snprintf(path, sizeof path, "/v1/cluster/%s", j->verb);
-    int code = read_admin_key(j, key);
-    if (code == EK_EXIT_OK) code = call(j, path, body, key[0] ? key : NULL, &reply);
+    int code = ek_cli_cluster_post(&j->call, path, body, &reply);
     if (code != EK_EXIT_OK) return code;
     printf("%s: %ss %s\n", j->worker, j->verb, j->experts);
     ek_cli_text_free(&reply.body);
@@ -315,6 +271,8 @@ static int take_operand(job *j, const ek_cli_args *args)
         j->worker = args->value;
     else if (j->worker && !j->experts && is_move(j))
         j->experts = args->value;
+    else if (!j->placing.path && strcmp(j->verb, "place") == 0)
+        j->placing.path = args->value;
     else
         return ek_cli_args_exit(args, EK_CLI_ARGS_OPERAND);
     return EK_EXIT_OK;
@@ -323,20 +281,23 @@ static int take_operand(job *j, const ek_cli_args *args)
 static int act(const job *j)
 {
     if (!j->verb)
-        return ek_cli_fail(EK_EXIT_USAGE,
-                           "cluster: say what: init, status, drain, resume, acquire or release");
+        return ek_cli_fail(
+            EK_EXIT_USAGE,
+            "cluster: say what: init, status, drain, resume, acquire, release or place");
     if (strcmp(j->verb, "init") == 0) return init(j);
     if (strcmp(j->verb, "status") == 0) return show(j);
     if (strcmp(j->verb, "drain") == 0 || strcmp(j->verb, "resume") == 0) return change(j);
     if (is_move(j)) return move(j);
+    if (strcmp(j->verb, "place") == 0) return ek_cli_place_workers(&j->call, &j->placing);
     return ek_cli_fail(EK_EXIT_USAGE,
-                       "cluster: '%s' is none of init, status, drain, resume, acquire and release",
+                       "cluster: '%s' is none of init, status, drain, resume, acquire, release and "
+                       "place",
                        j->verb);
 }
 
 static int run(int argc, char **argv)
 {
-    job j = {.url = ek_cli_http_default_url(), .days = NODE_DAYS};
+    job j = {.call.url = ek_cli_http_default_url(), .days = NODE_DAYS};
     ek_cli_args args = ek_cli_args_start(&ek_cli_cluster, argc, argv);
     for (int id; (id = ek_cli_args_next(&args)) != EK_CLI_ARGS_END;) {
         int code = EK_EXIT_OK;
@@ -345,8 +306,12 @@ static int run(int argc, char **argv)
         case OPTION_FRONT: code = take_node(&j, args.value, EK_CERTS_FRONT); break;
         case OPTION_WORKER: code = take_node(&j, args.value, EK_CERTS_WORKER); break;
         case OPTION_RENEW: j.renew = true; break;
-        case OPTION_ADMIN_KEY_FILE: j.admin_key_file = args.value; break;
-        case OPTION_URL: j.url = args.value; break;
+        case OPTION_ADMIN_KEY_FILE: j.call.admin_key_file = args.value; break;
+        case OPTION_URL: j.call.url = args.value; break;
+        case OPTION_DEVICE_OF:
+            if (!ek_cli_placing_device(&j.placing, args.value)) code = EK_EXIT_USAGE;
+            break;
+        case OPTION_NO_WAIT: j.placing.no_wait = true; break;
         case OPTION_JSON: j.json = true; break;
         case OPTION_DAYS:
             if (!ek_cli_args_int(&args, 1, AUTHORITY_DAYS, &j.days)) code = EK_EXIT_USAGE;
@@ -361,7 +326,8 @@ static int run(int argc, char **argv)
 
 const ek_cli_command ek_cli_cluster = {
     .name = "cluster",
-    .operands = "init | status | (drain | resume) WORKER | (acquire | release) WORKER SET",
+    .operands =
+        "init | status | (drain | resume) WORKER | (acquire | release) WORKER SET | place FILE",
     .summary = "certificates for a cluster, and its workers",
     .about =
         "init makes a certificate authority and, for each node, a directory with what it needs:\n"
@@ -370,7 +336,8 @@ const ek_cli_command ek_cli_cluster = {
         "one no more than what nobody else can compute, resume ends that. acquire has a worker\n"
         "with room (worker.experts_bytes_max) get more experts, a SET like 0-3:17,40, while it "
         "serves;\n"
-        "release gives those up again that others have, too.",
+        "release gives those up again that others have, too. place has all workers come to have\n"
+        "what their devices of a placement (a file of evenkeel place) have, and waits for it.",
     .options = options,
     .n_options = EK_COUNT_OF(options),
     .run = run,
