@@ -185,8 +185,10 @@ def write_file(path, metadata, plan):
         file.write(tiny.padded(header + metadata.encode() + directory))
         for i, tensor in enumerate(plan.tensors):
             write_tensor(file, tensor, plan.seed)
-            print(f"\r{i + 1}/{len(plan.tensors)} tensors", end="", file=sys.stderr)
-    print(file=sys.stderr)
+            if sys.stderr.isatty():
+                print(f"\r{i + 1}/{len(plan.tensors)} tensors", end="", file=sys.stderr)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
     os.replace(temporary, path)
 
 
