@@ -49,8 +49,7 @@ static const ek_cli_option options[] = {
      "the front's admin key, for changes (default $EVENKEEL_ADMIN_KEY)", NULL},
     {OPTION_JSON, "json", NULL, "status: print the front's own JSON", NULL},
     {OPTION_DEVICE_OF, "device-of", "WORKER=N",
-     "place: the worker is device N of the file; may be given again (default: in their order)",
-     NULL},
+     "place: the worker is device N of the file (default: in order); may be given again", NULL},
     {OPTION_NO_WAIT, "no-wait", NULL, "place: end when the front has begun", NULL},
 };
 
@@ -326,8 +325,7 @@ static int run(int argc, char **argv)
 
 const ek_cli_command ek_cli_cluster = {
     .name = "cluster",
-    .operands =
-        "init | status | (drain | resume) WORKER | (acquire | release) WORKER SET | place FILE",
+    .operands = "init | status | place FILE | (drain|resume|acquire|release) WORKER [SET]",
     .summary = "certificates for a cluster, and its workers",
     .about =
         "init makes a certificate authority and, for each node, a directory with what it needs:\n"
