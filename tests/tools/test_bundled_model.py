@@ -20,7 +20,7 @@ CASES = pathlib.Path(__file__).parent / "bundled_prompts.json"
 BYTES_MAX = 24 << 20
 QUESTIONS = 200
 # Of the first questions of the evaluation; docs/MODEL.md has the share of all 500. Raise it with the model.
-RIGHT_MIN = 180
+RIGHT_MIN = 188
 
 
 class Bundled(unittest.TestCase):

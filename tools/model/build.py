@@ -2,12 +2,14 @@
 """Make the default model from an empty folder: data, tokenizer, rows, training, GGUF file.
 
     tools/model/build.py [--work training] [--steps N] [--data]
-    tools/model/build.py --work training-more --from models/evenkeel-demo.gguf --steps N
+    tools/model/build.py --work training-more --from models/evenkeel-demo.gguf [--again-steps N]
 
 Stages run in order; one whose result lies in the folder is not run again, and training goes on
 from its last checkpoint. Everything but the fetched packages is made from seeds, so an empty folder
-gives the same data each time, and the same model with the same libraries. --from goes on from a
-model that is there, with its vocabulary, instead of beginning with random weights.
+gives the same data each time, and the same model with the same libraries. Training goes over the
+data twice, the second time from the file that the first one ended with and with a rate that begins
+anew; the model is a mean of both ends. --from makes the second pass alone, from a model that is
+there and with its vocabulary.
 """
 
 import argparse
@@ -34,7 +36,7 @@ TOKENS = 4096
 VOCABULARY = (("dialogue.jsonl", 1, 4), ("drill.jsonl", 1, 0.5), ("zh.train.txt", 1, 2),
               ("en.train.txt", 1, 2), ("c.train.txt", 1, 1), ("py.train.txt", 1, 1))
 POEMS_TIMES = 3  # the poems are little beside the articles
-STEPS = 6000
+STEPS, AGAIN_STEPS = 6000, 4000
 MATCH_STEP = 680  # when match.py gives the second layer its beginning
 
 
@@ -104,7 +106,8 @@ STAGES = (
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("training"))
-    parser.add_argument("--steps", type=int, default=STEPS, help="of training")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the first pass")
+    parser.add_argument("--again-steps", type=int, default=AGAIN_STEPS, help="of the second")
     parser.add_argument("--from", dest="source", metavar="GGUF", help="go on from this model")
     parser.add_argument("--data", action="store_true", help="stop before training")
     args = parser.parse_args(arguments)
@@ -119,19 +122,27 @@ def main(arguments=None):
         train(args)
 
 
-def train(args):
-    """Training, once interrupted to begin the matching heads, and the file."""
+def first_pass(args, result):
+    """From nothing, once interrupted to begin the matching heads."""
     training = args.work / "run"
-    begin = ("--from", args.source) if args.source else ()
     steps = (HERE / "train.py", args.work, "--out", training, "--steps", args.steps,
-             "--vocabulary", TOKENS, *begin)
-    if not args.source and not (training / "matched").exists():
+             "--vocabulary", TOKENS)
+    if not (training / "matched").exists():
         run(*steps, "--until", MATCH_STEP)
         run(HERE / "match.py", training / "checkpoint.pt", args.work)
         (training / "matched").touch()
     run(*steps)
-    run(HERE / "export.py", args.work / "run" / "checkpoint.pt", args.work / "tokenizer.json",
-        "-o", args.work / "evenkeel-demo.gguf")
+    run(HERE / "export.py", training / "checkpoint.pt", args.work / "tokenizer.json", "-o", result)
+
+
+def train(args):
+    """Both passes, or the second one from what is given, and the file."""
+    first, again = args.source or args.work / "first.gguf", args.work / "again"
+    if not args.source:
+        first_pass(args, first)
+    run(HERE / "train.py", args.work, "--out", again, "--steps", args.again_steps, "--from", first)
+    run(HERE / "export.py", again / "checkpoint.pt", args.work / "tokenizer.json", "--mean-with",
+        first, "-o", args.work / "evenkeel-demo.gguf")
 
 
 if __name__ == "__main__":
