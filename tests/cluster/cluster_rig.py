@@ -154,8 +154,8 @@ def states(front):
 class Traffic:
     """Greedy answers, again and again from several threads, each compared with what it has to be."""
 
-    def __init__(self, front, expected, n_threads=3):
-        self.front, self.expected = front, expected
+    def __init__(self, front, expected, n_threads=3, prompts=PROMPTS, tokens=48):
+        self.front, self.expected, self.prompts, self.tokens = front, expected, prompts, tokens
         self.stop = threading.Event()
         self.n_right = 0
         self.wrong = []
@@ -164,13 +164,13 @@ class Traffic:
 
     def run(self, i):
         while not self.stop.is_set():
-            i = (i + 1) % len(PROMPTS)
-            status, text = complete(self.front, PROMPTS[i])
+            i = (i + 1) % len(self.prompts)
+            status, text = complete(self.front, self.prompts[i], self.tokens)
             with self.lock:
                 if status == 200 and text == self.expected[i]:
                     self.n_right += 1
                 else:
-                    self.wrong.append((PROMPTS[i], status, text))
+                    self.wrong.append((self.prompts[i], status, text))
 
     def __enter__(self):
         for thread in self.threads:

@@ -14,6 +14,9 @@ from cluster_rig import (LONG, PROMPTS, SLACK, Front, Stream, Traffic, Worker, c
 from harness import run, wait_until
 
 
+QUESTIONS = ["Where is my parcel?", "How much is the smart watch?", "What is Bluetooth?", "发票怎么开", "有什么优惠？"]
+
+
 class Failures(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -129,13 +132,20 @@ class Failures(unittest.TestCase):
             self.assertLess(new[1], 0.3 * new[0], new)
             self.assertEqual(traffic.wrong, [])
 
+    def sure_traffic(self, front):
+        """Questions that the model was made for, and no more of its answers than it is sure of."""
+        prompts = [f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n" for question in QUESTIONS]
+        expected = [complete(front, prompt, 10)[1] for prompt in prompts]
+        self.assertEqual(len(set(expected)), len(QUESTIONS))
+        return Traffic(front, expected, 6, prompts, 10)
+
     def test_killed_with_sums(self):
         # What a dead worker was to sum is summed once, by others. Sums are rounded by who makes them, so that the answers
-        # to one prompt may differ (all of them, once such a beginning is in the prefix cache); a sum that is there
-        # twice, or is not, spoils every answer that was under way.
+        # to one prompt may differ (all of them, once such a beginning is in the prefix cache), though hardly those that the
+        # model is sure of; a sum that is there twice, or is not, spoils every answer that was under way.
         certs, (a, b) = self.rig("all", "all")
         with Front(certs / "front", [a, b], "--set", "cluster.combine=summed", "--set",
-                   "cluster.slow_start=0s") as front, Traffic(front, self.expected, n_threads=6) as traffic:
+                   "cluster.slow_start=0s") as front, self.sure_traffic(front) as traffic:
             for _ in range(4):
                 traffic.wait_for(5)
                 b.send_signal(signal.SIGKILL)
