@@ -87,24 +87,14 @@ class Links(unittest.TestCase):
             self.assert_right(traffic, stream)
             self.assertEqual(worker_report(front, 1)["joined"], 1)
 
-    def assert_steady(self, front, traffic, tries=3):
-        """A busy machine has pauses of its own, and one may fall on a stream: of three one is without."""
-        pauses = []
-        while len(pauses) < tries and (not pauses or pauses[-1] >= 1.0 * SLACK):
-            stream = self.await_stream(front)
-            traffic.wait_for(10)
-            self.assertEqual(stream.join(), self.long_text)
-            pauses.append(stream.pause)
-        print("longest pauses between two tokens: " + ", ".join(f"{pause:.3f} s" for pause in pauses))
-        self.assertLess(pauses[-1], 1.0 * SLACK)
-        self.assertEqual(traffic.wrong, [])
-
     def slow(self, *commands):
         line, certs, workers = self.rig()
         with Front(certs, workers, *QUICK) as front, Traffic(front, self.expected) as traffic:
             traffic.wait_for(5)
             line.set(*commands)
-            self.assert_steady(front, traffic)
+            stream = self.await_stream(front)
+            traffic.wait_for(10)
+            self.assert_right(traffic, stream)
             late = metric(front, "evenkeel_cluster_late_answers_total")
             passed_by = metric(front, "evenkeel_cluster_passed_by_total")
             print(f"answers late {late:.0f}, worker passed by {passed_by:.0f} times")
